@@ -309,6 +309,11 @@ class Application(ABC):
         unit would otherwise wait for, and all machines with it. Does nothing unless overridden."""
         return
 
+    def use_threads(self, count: int) -> None:
+        """Called in a compute process: compute with so many threads from now on. BLAS, OpenMP and numba are limited to
+        them already; for libraries with a number of their own. Does nothing unless overridden."""
+        return
+
     def started(self) -> None:
         """Called when a machine has taken its part of the initial values: drop data that only `initial` needs.
         `initial` is called again only if all machines go back to the start. Does nothing unless overridden."""

@@ -67,6 +67,20 @@ def split_of(config: JobConfig, cores: int) -> Split:
     return Split(machines.workers, threads)
 
 
+def splits_of(config: JobConfig, cores: int) -> tuple[Split, ...]:
+    """The splits that a machine tries, that of `split_of` first; one where there is nothing to choose.
+
+    A choice needs several cores, `workers` and `threads` that are both auto, and sums that may depend on the number of
+    threads. Raises ConfigError.
+    """
+    first, machines = split_of(config, cores), config.machines
+    is_open = machines.workers == machines.threads == "auto" and machines.gpus < 1
+    if first.workers == 1 or not is_open or config.deterministic or "threads" in config.model:
+        return (first,)
+    counts = [*(1 << power for power in range(cores.bit_length()) if 1 << power < cores), cores]
+    return tuple(Split(cores // threads, threads) for threads in counts)
+
+
 def _model_threads(config: JobConfig) -> int:
     own = config.model.get("threads", 1)
     return own if isinstance(own, int) and own >= 1 else 1  # the application checks its own keys

@@ -367,6 +367,21 @@ class HelpRefused:
 
 
 @dataclass(frozen=True)
+class SplitDecided:
+    """With `machines.threads: auto`: from `clock` on a machine computes with `workers` processes of `threads` threads.
+
+    `reason`: what it measured.
+    """
+
+    kind: ClassVar = "split"
+    machine: str
+    clock: int
+    workers: int
+    threads: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class OverlapDecided:
     """With `overlap: auto`: from `clock` on a machine pulls parameters while it computes, or does not. With `batches`:
     from `clock` on it pulls in the batches that `reason` names.
@@ -474,8 +489,8 @@ ControllerEvent = (
     StopAsked | Warned | MachineQuarantined | UserCodeFailed | MachinesJoined | MachineNoticed | ShortNoticeJudged
     | MachineReleased | MachineLost | WaitingForSilent | GaveUpWaiting | MembershipChanged | ClockDone | Evaluated
     | CutCommitted | CheckpointSaved | CheckpointFailed | StageJudged | ExchangeFailed | UnitsPlanned | RemedyDecided
-    | HelpRefused | OverlapDecided | SuperstepPlanned | StepsLogged | StagesArranged | LossScaleChanged | PlanFired
-    | PlanFinished | FaultFired
+    | HelpRefused | OverlapDecided | SplitDecided | SuperstepPlanned | StepsLogged | StagesArranged | LossScaleChanged
+    | PlanFired | PlanFinished | FaultFired
 )  # fmt: skip
 DriverEvent = (
     RunStarted

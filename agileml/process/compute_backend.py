@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from agileml.config.hardware import Hardware, split_of
+from agileml.config.hardware import Hardware, splits_of
 from agileml.core.async_stages.walk import stage_walker
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.unit_computer import UnitComputer
@@ -45,13 +45,13 @@ def start_compute(
     died: Callable[[str], None],
 ) -> tuple[ComputeBackend, Rooms]:
     """Start the compute thread or processes; returned with the memory of their parameters. Raises ConfigError."""
-    split = split_of(spec.config, hardware.cores)
+    splits = splits_of(spec.config, hardware.cores)
     kernels = partial(load_kernels, spec.job(work.application))
     if spec.config.pipeline is not None:
         return _stage_thread(me, spec, work, report, kernels), NoRooms(work.layout)
-    if split.workers > 1:
-        pool = ComputePool(Start(spec, split, hardware.speed), work, report, kernels, died)
+    if splits[0].workers > 1:
+        pool = ComputePool(Start(spec, splits, hardware.speed), work, report, kernels, died)
         return pool, pool.tables
-    threads = split.threads if hardware.cores > 1 else 0
+    threads = splits[0].threads if hardware.cores > 1 else 0
     pace = Pace(spec.pace_s, hardware.speed)
     return ComputeThread(work, report, kernels, pace, threads), work

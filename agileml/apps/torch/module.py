@@ -73,6 +73,7 @@ class TorchModule(Application):
         own = {"build": build, "loss": loss, "dataset": dataset, "augment": augment, "step": step}
         self._own: dict[str, Any] = {**own, "collate": collate, "metrics": metrics}
         self.model = validate(ModuleConfig, self.settings.model, ("model",))
+        self.threads = self.model.threads  # of torch, while units are computed
         if build is None and self.model.module is None and settings is not None:
             raise ConfigError("missing, expected package.file:function", key=("model", "module"))
 
@@ -300,6 +301,9 @@ class TorchModule(Application):
         if self.settings.is_staged:
             return self._staged.whole_unit(units, items, parameters[PARAMETERS])
         return self._computation.updates(units, items, parameters, ready)
+
+    def use_threads(self, count: int) -> None:
+        self.threads = count
 
     def stages(self) -> StagedModule:
         return self._staged

@@ -67,7 +67,7 @@ class UnitComputation:
             if not request.numbers:  # fewer items in a clock than units
                 return Updates({}, metrics=metrics)
             made = heard.made if heard else self._made(request, units, items)
-            with seeded(request.seed, app.model.threads, stepper.device):
+            with seeded(request.seed, app.threads, stepper.device):
                 batches = self._placed(made, request)
                 stream = None if ready is None else _to_stream(ready)
                 gradient, loss = stepper.gradient(batches, app.minibatches.batch, stream)
@@ -97,11 +97,11 @@ class UnitComputation:
         stepper = app.stepper
         with TORCH:
             made = self._made(request, [unit], [items]) if request.numbers else []
-            with seeded(request.seed, app.model.threads, stepper.device):
+            with seeded(request.seed, app.threads, stepper.device):
                 for batch in self._placed(made, request):
                     stepper.hear(batch)
             for start, stop in self._test_items([unit]):
-                with seeded(request.seed, app.model.threads, stepper.device):
+                with seeded(request.seed, app.threads, stepper.device):
                     self._evaluation().hear(start, stop)
             return _Heard(request, made, stepper.rows.heard())
 
@@ -141,7 +141,7 @@ class UnitComputation:
         """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
         found: Sums = {}
         if test_items := self._test_items(units):
-            with seeded(seed, self._app.model.threads, self._app.stepper.device):
+            with seeded(seed, self._app.threads, self._app.stepper.device):
                 for start, stop in test_items:
                     add(found, self._evaluation().of(start, stop))
         return found

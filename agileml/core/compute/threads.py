@@ -14,6 +14,12 @@ def single_threaded() -> AbstractContextManager[None]:
     return limited_threads(1)
 
 
+def set_threads(count: int) -> None:
+    """Limit BLAS and OpenMP (of this process) and numba (of the calling thread) to so many threads from now on."""
+    numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    threadpoolctl.threadpool_limits(count)
+
+
 @contextmanager
 def limited_threads(threads: int) -> Iterator[None]:
     """Limit BLAS and OpenMP (of this process) and numba (of the calling thread) to so many threads inside the block."""

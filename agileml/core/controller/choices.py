@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agileml.core.protocol.messages import HelpDeclined, OverlapChosen, RemedyChosen, Replanned
-from agileml.events.run import HelpRefused, OverlapDecided, RemedyDecided, UnitsPlanned
+from agileml.core.protocol.messages import HelpDeclined, OverlapChosen, RemedyChosen, Replanned, SplitChosen
+from agileml.events.run import HelpRefused, OverlapDecided, RemedyDecided, SplitDecided, UnitsPlanned
 
-Choice = Replanned | RemedyChosen | HelpDeclined | OverlapChosen
-ChoiceEvent = UnitsPlanned | RemedyDecided | HelpRefused | OverlapDecided
+Choice = Replanned | RemedyChosen | HelpDeclined | OverlapChosen | SplitChosen
+ChoiceEvent = UnitsPlanned | RemedyDecided | HelpRefused | OverlapDecided | SplitDecided
 
 
 def told(sender: str, message: Choice) -> ChoiceEvent:
@@ -20,3 +20,5 @@ def told(sender: str, message: Choice) -> ChoiceEvent:
             return HelpRefused(sender, message.reason)
         case OverlapChosen():
             return OverlapDecided(sender, message.clock, message.overlaps, message.reason)
+        case SplitChosen():
+            return SplitDecided(sender, message.clock, message.workers, message.threads, message.reason)

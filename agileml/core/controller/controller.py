@@ -73,6 +73,7 @@ from agileml.core.protocol.messages import (
     Replanned,
     Saved,
     SaveFailed,
+    SplitChosen,
     Status,
     Stored,
 )
@@ -264,7 +265,7 @@ class Controller:
                 self._changes.installed(sender, message)
             case GroupFailed() if control.is_current(message.epoch):
                 self._changes.gate.failed(sender, message)
-            case Replanned() | RemedyChosen() | HelpDeclined() | OverlapChosen():
+            case Replanned() | RemedyChosen() | HelpDeclined() | OverlapChosen() | SplitChosen():
                 if control.is_current(message.epoch):
                     control.note(told(sender, message))
             case SuperstepChosen() if control.is_current(message.epoch):

@@ -21,6 +21,7 @@ from agileml.core.protocol.commands import (
     Begun,
     Broken,
     Computed,
+    CoresSplit,
     Crossed,
     Leave,
     Loaded,
@@ -63,6 +64,7 @@ from agileml.core.protocol.messages import (
     Push,
     Release,
     Save,
+    SplitChosen,
     Squares,
     Status,
 )
@@ -135,6 +137,9 @@ class Node:
                 if self.helping is not None:
                     self.helping.loaded(event.too_large)
                 self._status_due_s = now_s
+            case CoresSplit():
+                chosen = event.clock, event.workers, event.threads, event.reason
+                self._send(CONTROLLER, SplitChosen(self.promised, *chosen))
             case PartSaved():
                 self.part_saves.saved(event.outcome)
             case Crossed():

@@ -202,6 +202,16 @@ class MarkPassed:
 
 
 @dataclass(frozen=True)
+class CoresSplit:
+    """From `clock` on this machine computes with `workers` processes of `threads` threads; `reason` says why."""
+
+    clock: int
+    workers: int
+    threads: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Crossed:
     """A computation has something for a neighbouring stage."""
 
@@ -274,7 +284,7 @@ NodeCommand = (
     | PassOn
     | Leave
 )
-NodeEvent = Begun | Computed | Crossed | MarkPassed | Loaded | PartSaved | Met | Reduced | Broken
+NodeEvent = Begun | Computed | CoresSplit | Crossed | MarkPassed | Loaded | PartSaved | Met | Reduced | Broken
 
 # -- asked of the controller's shell ------------------------------------------------------------------------
 

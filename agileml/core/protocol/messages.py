@@ -290,6 +290,17 @@ class HelpDeclined:
 
 
 @dataclass(frozen=True)
+class SplitChosen:
+    """Node to controller, for the log: from `clock` on this machine computes with `workers` processes of `threads`."""
+
+    epoch: int
+    clock: int
+    workers: int
+    threads: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class OverlapChosen:
     """Node to controller, for the log: from `clock` on this machine pulls while it computes, or does not."""
 
@@ -627,6 +638,7 @@ Message = (
     | RemedyChosen
     | HelpDeclined
     | OverlapChosen
+    | SplitChosen
     | Part
     | PartAck
     | PartRefused

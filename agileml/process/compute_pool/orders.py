@@ -14,11 +14,19 @@ from straggler.coverage import Units
 
 @dataclass(frozen=True)
 class Start:
-    """The first message: the run, how the cores are split, and the machine's speed (see `Pace`)."""
+    """The first message: the run, how the cores are split, and the machine's speed (see `Pace`).
+
+    `splits`: those to choose from, the one to begin with first. There are as many processes as that has.
+    """
 
     spec: RunSpec
-    split: Split
+    splits: tuple[Split, ...]
     speed: float
+
+    @property
+    def most_threads(self) -> int:
+        """The most that a process may ever have."""
+        return max(split.threads for split in self.splits)
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,14 @@ class SetPace:
     until_s: float = 0.0
 
 
-Order = LoadItems | ReadRows | ComputeSums | SetPace
+@dataclass(frozen=True)
+class SetThreads:
+    """Compute with so many threads from now on."""
+
+    count: int
+
+
+Order = LoadItems | ReadRows | ComputeSums | SetPace | SetThreads
 
 # -- process to machine -------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from agileml.core.protocol.commands import (
     Begun,
     Compute,
     Computed,
+    CoresSplit,
     Loaded,
     LoadSlices,
     MarkPassed,
@@ -47,10 +48,12 @@ from agileml.process.compute_pool.orders import (
     ReadRows,
     RowsRead,
     SetPace,
+    SetThreads,
     Start,
     SumDone,
 )
 from agileml.process.compute_pool.shares import shares
+from agileml.process.compute_pool.split_choice import SplitChoice
 from agileml.process.user_failures import ComputeJob, failure_while, told
 from straggler.coverage import Units, aligned_subtrees, members, union
 
@@ -66,10 +69,11 @@ class _Process:
     life_fd: int
     results: Results
     loaded: set[int] = field(default_factory=set)
+    is_dismissed: bool = False  # the machine ends it
 
 
 class ComputePool(ComputeJobs):
-    """As `ComputeThread`, with `start.split.workers` processes.
+    """As `ComputeThread`, with the processes of the first of `start.splits`, and then of the quickest.
 
     `died` is called, in a thread of the pool, with a sentence when a process ends by itself.
     """
@@ -93,6 +97,8 @@ class ComputePool(ComputeJobs):
         self._help_fd = anonymous_file("proteus-help-parameters")  # takes memory as it is written
         self._help_tables = SharedTables(work.layout, self._help_fd)
         self._processes: list[_Process] = []
+        self._choice = SplitChoice(start.splits) if len(start.splits) > 1 else None
+        self._using = start.splits[0].workers  # so many of the processes, the first ones
         self._ahead = ItemsAhead(lambda: [process.popen.pid for process in self._processes])
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._stopping = threading.Event()
@@ -124,7 +130,7 @@ class ComputePool(ComputeJobs):
 
     def _run(self) -> None:
         try:
-            for _ in range(self._start.split.workers):
+            for _ in range(self._start.splits[0].workers):
                 self._processes.append(self._begin_process())
             threading.Thread(target=self._watch, name="compute-watch", daemon=True).start()
             self._load_kernels()
@@ -168,24 +174,28 @@ class ComputePool(ComputeJobs):
 
     def _environment(self, index: int) -> dict[str, str]:
         """This process's, with its modules, the threads of one compute process, and the GPU of its own."""
-        split = self._start.split
         found = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        found |= dict.fromkeys(THREAD_VARIABLES, str(split.threads))
+        found |= dict.fromkeys(THREAD_VARIABLES, str(self._start.most_threads))
         gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-        if len(gpus) >= split.workers:
+        if len(gpus) >= self._start.splits[0].workers:
             found["CUDA_VISIBLE_DEVICES"] = gpus[index]
         return found
 
     def _watch(self) -> None:
         """Wait for the end of any process: the machine does not live on without it."""
-        watched = {os.pidfd_open(process.popen.pid): index for index, process in enumerate(self._processes)}
-        ended, _, _ = select.select(list(watched), [], [])
-        index = watched[ended[0]]
+        count = len(self._processes)
+        watched = {os.pidfd_open(p.popen.pid): (index, p) for index, p in enumerate(self._processes)}
+        while True:
+            ended, _, _ = select.select(list(watched), [], [])
+            index, process = watched.pop(ended[0])
+            os.close(ended[0])
+            code = process.popen.wait()
+            if not process.is_dismissed:
+                break
         for fd in watched:
             os.close(fd)
-        codes = [process.popen.wait() if i == index else None for i, process in enumerate(self._processes)]
         if not self._stopping.is_set():
-            self._died(f"compute process {index} of {len(codes)} ended by itself (exit code {codes[index]})")
+            self._died(f"compute process {index} of {count} ended by itself (exit code {code})")
         self._end_processes()
 
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
@@ -207,19 +217,20 @@ class ComputePool(ComputeJobs):
 
     def _load(self, slices: Units) -> None:
         """Each process loads its share of the slices that none has."""
-        here = union(1 << index for process in self._processes for index in process.loaded)
-        dealt = shares(slices & ~here, 1, [set() for _ in self._processes])
-        for process, mine in zip(self._processes, dealt, strict=True):
+        used = self._processes[: self._using]
+        here = union(1 << index for process in used for index in process.loaded)
+        dealt = shares(slices & ~here, 1, [set() for _ in used])
+        for process, mine in zip(used, dealt, strict=True):
             process.loaded |= set(members(mine))
             process.pipe.send(LoadItems(tuple(members(mine))))
-        for _ in self._answers(dict.fromkeys(range(len(self._processes)), 1)):
+        for _ in self._answers(dict.fromkeys(range(len(used)), 1)):
             pass
 
     def _dealt(self, bundles: tuple[Units, ...]) -> list[Units]:
         """The units of each process."""
-        loaded = [process.loaded for process in self._processes]
-        dealt = shares(union(bundles), self._work.parts, loaded)
-        for process, mine in zip(self._processes, dealt, strict=True):
+        used = self._processes[: self._using]
+        dealt = shares(union(bundles), self._work.parts, [process.loaded for process in used])
+        for process, mine in zip(used, dealt, strict=True):
             process.loaded |= {unit // self._work.parts for unit in members(mine)}  # it loads those it lacks
         return dealt
 
@@ -259,7 +270,7 @@ class ComputePool(ComputeJobs):
             if pieces:
                 self._processes[index].pipe.send(ComputeSums(job.clock, tuple(pieces), counts))
                 expected[index] = len(pieces)
-        since_s = time.monotonic()
+        began_s = since_s = time.monotonic()
         folds = {bundle: Fold(self._work.deterministic) for bundle in job.bundles}
         left = len(folds)
         for index, answer in self._answers(expected):
@@ -275,6 +286,31 @@ class ComputePool(ComputeJobs):
                 found = tuple(enumerate(parts))
                 waited_s = delivery.settled()
                 self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s))
+        self._choose_split(job, union(job.bundles).bit_count(), time.monotonic() - began_s)
+
+    def _choose_split(self, job: Compute, units: int, seconds: float) -> None:
+        """A job took so long: go on with the split that is to be tried next, or to stay."""
+        if self._choice is None or job.is_help:
+            return
+        before = self._choice.split
+        found = self._choice.computed(units, seconds)
+        if (split := self._choice.split) != before:
+            self._using = split.workers
+            for process in self._processes[: split.workers]:
+                process.pipe.send(SetThreads(split.threads))
+        if found is not None:
+            self._choice = None
+            self._dismiss(split.workers)
+            self._report(CoresSplit(job.clock + 1, split.workers, split.threads, found.reason))
+
+    def _dismiss(self, stay: int) -> None:
+        """End the processes beyond the first ones."""
+        going, self._processes = self._processes[stay:], self._processes[:stay]
+        for process in going:
+            process.is_dismissed = True
+            process.popen.kill()  # the watch waits for its end
+            process.pipe.close()
+            os.close(process.life_fd)
 
     def _compute_by_chunks(self, job: Compute, delivery: Delivery) -> None:
         """As `_compute`, bundle by bundle, in rounds of so many chunks as there are processes. Between them the machine
@@ -282,12 +318,14 @@ class ComputePool(ComputeJobs):
         reads = self._rows(job.clock, job.bundles)
         (self._help_tables if job.is_help else self.tables).fill(reads.rows, delivery.all())
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
+        began_s, computed = time.monotonic(), 0
         for bundle in job.bundles:
             numbers, at, since_s = list(members(bundle)), 0, time.monotonic()
             fold = Fold(self._work.deterministic)
             while count := self._claim(job.cursor, len(numbers) - at):
                 self._add_round(fold, job, union(1 << n for n in numbers[at : at + count]), counts)
                 at += count
+                computed += count
                 if job.cursor.passes():
                     self._report(MarkPassed(job.timeline, job.clock))
                 if not job.is_help:
@@ -299,11 +337,13 @@ class ComputePool(ComputeJobs):
                 parts = tuple(enumerate(self._work.split(total)))
                 self._report(Computed(job.timeline, job.clock, units, parts, took_s))
                 took_s = 0.0  # with the first: sums of one bundle add up
+        if computed:
+            self._choose_split(job, computed, time.monotonic() - began_s)
 
     def _claim(self, cursor: Cursor, most: int) -> int:
         """A chunk for each process."""
         count = 0
-        for _ in self._processes:
+        for _ in self._processes[: self._using]:
             count += cursor.claim(most - count)
         return count
 

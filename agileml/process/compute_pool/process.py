@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from agileml.application import Application, Array
 from agileml.core.compute.pace import Pace
-from agileml.core.compute.threads import limited_threads
+from agileml.core.compute.threads import limited_threads, set_threads
 from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
 from agileml.process.compute_pool.memory import Results, SharedTables
 from agileml.process.compute_pool.orders import (
@@ -30,6 +30,7 @@ from agileml.process.compute_pool.orders import (
     Ready,
     RowsRead,
     SetPace,
+    SetThreads,
     Start,
     SumDone,
 )
@@ -74,6 +75,10 @@ class ComputeProcess:
                 else:
                     self._pace.slow_down(order.factor, order.until_s)
                 return []
+            case SetThreads():
+                set_threads(order.count)
+                self._work.application.use_threads(order.count)
+                return []
             case _:
                 raise AssertionError(order)
 
@@ -108,7 +113,7 @@ def serve(pipe: Connection, tables_fds: tuple[int, int], results_fd: int) -> Non
     """Answer the machine's orders until it closes the pipe, or user code fails."""
     start = pipe.recv()
     assert isinstance(start, Start), start
-    with limited_threads(start.split.threads):
+    with limited_threads(start.splits[0].threads):
         try:
             process = ComputeProcess(start, start.spec.build(), tables_fds, results_fd)
             pipe.send(Ready())

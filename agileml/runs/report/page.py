@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from agileml.config.hardware import Split
 from agileml.config.text import ConfigError, parse_yaml
 from agileml.events.market import MarketLeftOpen
 from agileml.events.run import (
@@ -35,6 +36,7 @@ from agileml.events.run import (
     RunStarted,
     RunStopped,
     ShortNoticeJudged,
+    SplitDecided,
     StageJudged,
     StopAsked,
     SuperstepPlanned,
@@ -109,12 +111,18 @@ REMEDIES = {
 }
 
 
-def _tuning(event: UnitsPlanned | OverlapDecided | SuperstepPlanned | RemedyDecided | HelpRefused) -> str:
+Tuned = UnitsPlanned | OverlapDecided | SplitDecided | SuperstepPlanned | RemedyDecided | HelpRefused
+
+
+def _tuning(event: Tuned) -> str:
     """The sentence for a choice that machines made from their own measurements."""
     if isinstance(event, RemedyDecided):
         return f"from clock {event.clock} on {REMEDIES.get(event.remedy, event.remedy)}: {event.reason}"
     if isinstance(event, HelpRefused):
         return f"{event.machine} helps no other machine: {event.reason}"
+    if isinstance(event, SplitDecided):
+        split = Split(event.workers, event.threads)
+        return f"{event.machine} computes with {split} from clock {event.clock} on: {event.reason}"
     if not isinstance(event, OverlapDecided):
         shares = ", ".join(f"{machine} {count}" for machine, count in event.units.items())
         what = (
@@ -160,7 +168,14 @@ def sentence(event: RunEvent) -> str | None:
             | MarketLeftOpen(reason)
         ):
             return reason
-        case UnitsPlanned() | OverlapDecided() | SuperstepPlanned() | RemedyDecided() | HelpRefused():
+        case (
+            UnitsPlanned()
+            | OverlapDecided()
+            | SplitDecided()
+            | SuperstepPlanned()
+            | RemedyDecided()
+            | HelpRefused()
+        ):
             return _tuning(event)
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"

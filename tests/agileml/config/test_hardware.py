@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agileml.config.hardware import Split, split_of
+from agileml.config.hardware import Split, split_of, splits_of
 from agileml.config.job import ConfigError, from_values
 
 
@@ -32,6 +32,27 @@ def test_a_machine_computes_with_all_its_cores(
     machines: dict[str, Any], more: dict[str, Any], cores: int, expected: Split
 ) -> None:
     assert split_of(config(machines, **more), cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("machines", "more", "cores", "expected"),
+    [
+        ({}, {}, 1, [Split(1, 1)]),
+        ({}, {}, 2, [Split(2, 1), Split(1, 2)]),
+        ({}, {}, 6, [Split(6, 1), Split(3, 2), Split(1, 4), Split(1, 6)]),
+        ({}, {}, 8, [Split(8, 1), Split(4, 2), Split(2, 4), Split(1, 8)]),
+        ({}, {"deterministic": True}, 8, [Split(8, 1)]),
+        ({"threads": 2}, {}, 8, [Split(4, 2)]),
+        ({"workers": 4}, {}, 8, [Split(4, 1)]),
+        ({"gpus": 2}, {}, 8, [Split(2, 1)]),
+        ({}, {"model": {"threads": 1}}, 8, [Split(8, 1)]),
+        ({}, {"consistency": {"kind": "elastic"}}, 8, [Split(1, 1)]),
+    ],
+)
+def test_a_machine_chooses_where_sums_may_depend_on_threads(
+    machines: dict[str, Any], more: dict[str, Any], cores: int, expected: list[Split]
+) -> None:
+    assert splits_of(config(machines, **{"deterministic": False, **more}), cores) == tuple(expected)
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,14 @@ LIMIT_S = 120.0
 class Alone:
     """Any thread may read what it reports."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], splits: tuple[Split, ...] = (Split(2, 1),)) -> None:
         self.spec = RunSpec("alone", from_values({"clocks": 9, "slices": 8, **values}))
         app = self.spec.build()
         rules = self.spec.job(app)
         self.work = UnitComputer(app, rules.layout, rules.parts, deterministic=rules.deterministic)
         self.heard: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
         self.deaths: queue.SimpleQueue[str] = queue.SimpleQueue()
-        start = Start(self.spec, Split(2, 1), 1.0)
+        start = Start(self.spec, splits, 1.0)
         self.pool = ComputePool(start, self.work, self.heard.put, lambda: None, self.deaths.put)
 
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -44,5 +44,9 @@ class Alone:
         assert self.heard.get(timeout=LIMIT_S) == Loaded(span(0, 8))
         self.pool.ask(Begin(1, 0, (bundle,)))
         assert isinstance(self.heard.get(timeout=LIMIT_S), Begun)
-        self.pool.ask(Compute(1, 0, (bundle,), self.parts(), Cursor(bundle.bit_count())))
+        return self.compute_at(0, bundle)
+
+    def compute_at(self, clock: int, bundle: int) -> NodeEvent | Failure:
+        """Compute a bundle of a clock, whose slices are loaded."""
+        self.pool.ask(Compute(1, clock, (bundle,), self.parts(), Cursor(bundle.bit_count())))
         return self.heard.get(timeout=LIMIT_S)

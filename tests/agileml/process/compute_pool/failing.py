@@ -24,6 +24,18 @@ class Counts(Application):
         return Updates({"count": np.ones((1, 1), np.float32)}, examples=1)
 
 
+class CountsThreads(Counts):
+    """Its loss is the number of threads that it was told of last; 0: none."""
+
+    threads = 0
+
+    def use_threads(self, count: int) -> None:
+        self.threads = count
+
+    def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
+        return Updates({"count": np.ones((1, 1), np.float32)}, loss=float(self.threads), examples=1)
+
+
 class FailsAtUnit5(Counts):
     """Fails in one unit."""
 

@@ -13,9 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from agileml.core.protocol.commands import Computed, HaltKind
+from agileml.config.hardware import Split
+from agileml.core.protocol.commands import Computed, CoresSplit, HaltKind
 from agileml.core.protocol.messages import Failure
-from agileml.events.run import MachinesJoined
+from agileml.events.run import MachinesJoined, SplitDecided
+from agileml.process.head import HeadState
+from agileml.runs.report.page import sentence
 from straggler.coverage import span
 from tests.agileml.process.compute_pool.alone import LIMIT_S, Alone
 from tests.agileml.process.engine_rig import reference
@@ -74,6 +77,43 @@ def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() ->
 
 
 @pytest.mark.slow
+def test_the_quickest_split_stays_and_the_other_processes_end() -> None:
+    values = {
+        "application": "tests.agileml.process.compute_pool.failing:CountsThreads",
+        "deterministic": False,
+    }
+    before = set(psutil.Process().children())
+    alone = Alone(values, (Split(2, 1), Split(1, 2)))
+    try:
+        found = alone.compute(span(0, 8))
+        children = set(psutil.Process().children()) - before
+        assert len(children) == 2
+        threads = []
+        for clock in range(1, 30):
+            assert isinstance(found, Computed), found
+            assert sum(part.examples for _, part in found.contributions) == 8
+            threads.append(sum(part.loss for _, part in found.contributions) / 8)
+            found = alone.compute_at(clock, span(0, 8))
+            if isinstance(found, CoresSplit):
+                break
+        assert isinstance(found, CoresSplit)
+        # Each split has two clocks to settle, and four that are measured.
+        assert threads == [0.0] * 6 + [2.0] * 6
+        assert (found.workers, found.threads) in {(2, 1), (1, 2)}
+        assert "units/s with 2 processes of 1 thread, " in found.reason
+        while len(psutil.wait_procs(children, timeout=0.1)[1]) > found.workers:
+            pass  # the others are ending
+        last = alone.heard.get(timeout=LIMIT_S)  # the clock that was computed meanwhile
+        assert isinstance(last, Computed)
+        last = alone.compute_at(30, span(0, 8))
+        assert isinstance(last, Computed)
+        assert sum(part.loss for _, part in last.contributions) == 8 * found.threads
+        assert alone.deaths.empty()
+    finally:
+        alone.pool.stop()
+
+
+@pytest.mark.slow
 def test_user_code_that_fails_is_one_sentence_and_each_process_sees_one_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,6 +127,26 @@ def test_user_code_that_fails_is_one_sentence_and_each_process_sees_one_gpu(
         assert alone.deaths.empty()
     finally:
         alone.pool.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [MLR, TORCH], ids=["mlr", "torch"])
+def test_each_machine_of_a_run_chooses_its_split_and_says_so(base: Mapping[str, Any], tmp_path: Path) -> None:
+    machines = {"reliable": 1, "transient": 1, "max": 2}
+    values = job(base, deterministic=False, clocks=5000, units_per_slice=2, machines=machines)
+    chosen: dict[str, SplitDecided] = {}
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        found = [each.event for each in state.events if isinstance(each.event, SplitDecided)]
+        chosen.update({event.machine: event for event in found})
+        if chosen.keys() == {"m0", "m1"}:
+            rig.ask_to_stop()
+
+    ran = WholeRig(values, tmp_path, watch).finish()
+    assert ran.tables is not None, ran.halted
+    assert ran.clocks < 5000
+    assert all((each.workers, each.threads) in {(2, 1), (1, 2)} for each in chosen.values())
+    assert all(sentence(each) for each in chosen.values())
 
 
 @pytest.mark.slow
