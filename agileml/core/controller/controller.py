@@ -27,7 +27,7 @@ from dataclasses import replace
 from agileml.core.change.membership import Member
 from agileml.core.change.triggers import slices_for
 from agileml.core.controller.changes import MembershipChanges
-from agileml.core.controller.choices import told
+from agileml.core.controller.choices import Choice, told
 from agileml.core.controller.control import Control, ControllerSettings
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.planned_events import PlannedEvents
@@ -60,20 +60,15 @@ from agileml.core.protocol.messages import (
     Failure,
     GroupFailed,
     Heard,
-    HelpDeclined,
     Installed,
     Limit,
     Load,
     Message,
     Missed,
-    OverlapChosen,
     Promise,
     Release,
-    RemedyChosen,
-    Replanned,
     Saved,
     SaveFailed,
-    SplitChosen,
     Status,
     Stored,
 )
@@ -265,7 +260,7 @@ class Controller:
                 self._changes.installed(sender, message)
             case GroupFailed() if control.is_current(message.epoch):
                 self._changes.gate.failed(sender, message)
-            case Replanned() | RemedyChosen() | HelpDeclined() | OverlapChosen() | SplitChosen():
+            case _ if isinstance(message, Choice):
                 if control.is_current(message.epoch):
                     control.note(told(sender, message))
             case SuperstepChosen() if control.is_current(message.epoch):

@@ -168,14 +168,7 @@ def sentence(event: RunEvent) -> str | None:
             | MarketLeftOpen(reason)
         ):
             return reason
-        case (
-            UnitsPlanned()
-            | OverlapDecided()
-            | SplitDecided()
-            | SuperstepPlanned()
-            | RemedyDecided()
-            | HelpRefused()
-        ):
+        case _ if isinstance(event, Tuned):
             return _tuning(event)
         case MachineQuarantined(machine, _, _, problem, _, count, most):
             return f"work failed on {machine}, which is sent away ({count} of {most}): {problem}"
