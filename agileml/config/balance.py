@@ -11,7 +11,7 @@ from agileml.config.text import ConfigError, show
 
 
 class BalanceConfig(Section):
-    """`kind`: static shares, shares by speed, one pool, or what is found to be better. `predictor`: of a machine's speed.
+    """`kind`: static shares, shares by speed, a pool, or what is found to be better. `predictor`: of a machine's speed.
 
     `ema` averages past speeds; `narx` also sees the CPU and memory that a machine has.
     """

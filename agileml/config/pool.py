@@ -43,8 +43,8 @@ def check_pool(config: JobConfig) -> None:
         return
     if not has_pool(config):
         raise ConfigError(
-            f"found {config.pool_units} with balance {config.balance.kind} and consistency {kind}, expected it with a pool "
-            "only (ssp or asp)",
+            f"found {config.pool_units} with balance {config.balance.kind} and consistency {kind}, expected it with a "
+            "pool only (ssp or asp)",
             key=("pool_units",),
         )
     units = config.slices * config.units_per_slice
