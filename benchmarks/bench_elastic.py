@@ -147,28 +147,50 @@ def _ended(under_way: list[tuple[float, int, int, int]], until_s: float) -> list
     return found
 
 
-def supersteps(job: Job) -> Iterator[StepTaken]:
-    """The steps of a run with supersteps, by the engine's planner, on machines that take no time for messages."""
+def planned(job: Job, cuts: Sequence[int] = ()) -> Iterator[list[tuple[float, str, int]]]:
+    """The supersteps of a run by the engine's planner, on machines that take no time for messages: of each the
+    minibatches, with their ends in seconds, by end. cuts: the minibatches before which all machines meet."""
     share = tuple((name, 1 << unit) for unit, name in enumerate(NAMES))
     view = View(1, 1, NAMES, (NAMES[0],), (NAMES[0],), share, NAMES, 0, (), 1, INITIAL)
     planner, deal = SuperstepPlanner(job, view, lambda chosen: None, {}), SuperstepDeal(job, view)
-    first, count, now_s = 0, 0, 0.0
+    first, now_s = 0, 0.0
     while first < deal.end:
+        stop = min((cut for cut in cuts if cut > first), default=deal.end)
         for name in NAMES:
-            plan = planner.plan(name, first, deal.end, now_s)
+            plan = planner.plan(name, first, stop, now_s)
         assert plan is not None
         ends = [
             (now_s + (number + 1) / speed, name, position)
             for (name, positions), speed in zip(deal.deal(plan).items(), SPEEDS, strict=True)
             for number, position in enumerate(positions)
         ]
-        before = dict.fromkeys(NAMES, count)  # steps at the time of each worker's pull
-        for end_s, name, position in sorted(ends):
+        for end_s, name, _ in sorted(ends):
             planner.counted(name, end_s)
+        yield sorted(ends)
+        first, now_s = deal.after(plan), max(ends)[0]
+
+
+def supersteps(job: Job) -> Iterator[StepTaken]:
+    """The steps of such a run."""
+    count = 0
+    for ends in planned(job):
+        before = dict.fromkeys(NAMES, count)  # steps at the time of each worker's pull
+        for _, name, position in ends:
             yield StepTaken(position, (before[name],))
             count += 1
             before[name] = count
-        first, now_s = deal.after(plan), max(ends)[0]
+
+
+def show_plan(minibatches: int, cuts: Sequence[int]) -> None:
+    """What whole minibatches and meetings cost after the first superstep, where messages cost nothing."""
+    values = job_values(1.0, minibatches // len(SPEEDS), SCHEMES["elastic(15)"])
+    spec = RunSpec("plan", from_values({"application": "uneven_rig:Nothing", **values}))
+    job = spec.job(spec.build())
+    for stops in ((), cuts):
+        first, *rest = planned(job, stops)
+        took_s = rest[-1][-1][0] - first[-1][0]
+        over = took_s * sum(SPEEDS) / sum(map(len, rest))
+        print(f"{minibatches} minibatches, cuts at {list(stops)}: {over:.3f} of the pool without messages")
 
 
 def accuracies(seed: int, clocks: int) -> dict[str, float]:
@@ -214,14 +236,17 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one round of fewer and shorter minibatches")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["time", "accuracy"])
+    parser.add_argument("--only", choices=["time", "plan", "accuracy"])
     arguments = parser.parse_args()
     print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, ", end="")
     print(f"load {os.getloadavg()[0]:.1f}")
-    if arguments.only != "accuracy":
+    if arguments.only in (None, "plan"):
+        show_plan(160, (40, 148))
+        show_plan(320, (40, 248))
+    if arguments.only in (None, "time"):
         unit_s, count = (0.03, 160) if arguments.quick else (0.1, 320)
         show_time(unit_s, count, 1 if arguments.quick else arguments.rounds)
-    if arguments.only != "time":
+    if arguments.only in (None, "accuracy"):
         show_accuracy(1 if arguments.quick else 4, (50,) if arguments.quick else (50, 100, 200))
 
 
