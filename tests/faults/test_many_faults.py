@@ -38,14 +38,15 @@ clocks: 200
 seed: 1
 slices: 4
 partitions: 6
-overlap: true
+overlap: {overlap}
 machines: {reliable: 1, transient: 2, max: 4}
 """
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_twelve_faults_while_parameters_are_on_their_way(seed: int, tmp_path: Path) -> None:
-    (tmp_path / "overlap.yaml").write_text(OVERLAP)
+@pytest.mark.parametrize("overlap", ["true", "batches"])
+def test_twelve_faults_while_parameters_are_on_their_way(overlap: str, seed: int, tmp_path: Path) -> None:
+    (tmp_path / "overlap.yaml").write_text(OVERLAP.replace("{overlap}", overlap))
     command = [
         sys.executable,
         "-m",
