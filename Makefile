@@ -21,7 +21,7 @@ style: venv
 
 check: style
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/house/test_imports.py
+	$(BIN)/pytest -q tests/house/test_imports.py tests/house/test_floors.py
 
 # Types are checked while the first tests run: one process of mypy leaves the other cores idle. Tests with Ray nodes mostly
 # wait for Ray, so three files of them run at a time; only files with such tests are collected again.

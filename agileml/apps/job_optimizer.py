@@ -96,20 +96,21 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
 def _check_layers(config: JobConfig, tables: Sequence[Table]) -> None:
     """Raise ConfigError where the norms of layers cannot be added up."""
     key = ("optimizer", "kind")
+    found = f"found {config.optimizer.kind} with {config.application}"
     for table in tables:
         if table.update is not Update.GRADIENT:
             continue
         if table.sparse:
             raise ConfigError(
-                f"found lamb with {config.application}, whose table {table.name!r} is updated by row, expected another "
-                "kind: the norm of a layer needs all of its rows",
+                f"{found}, whose table {table.name!r} is updated by row, expected another kind: the norm of a "
+                "layer needs all of its rows",
                 key=key,
             )
         for part in table.ranges[:-1]:
             if part.stop % ALIGNMENT:
                 raise ConfigError(
-                    f"found lamb with {config.application}, whose parameter {part.name!r} ends at element {part.stop}, "
-                    f"expected ranges that end at multiples of {ALIGNMENT}",
+                    f"{found}, whose parameter {part.name!r} ends at element {part.stop}, expected ranges that "
+                    f"end at multiples of {ALIGNMENT}",
                     key=key,
                 )
 

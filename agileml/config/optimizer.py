@@ -5,7 +5,7 @@ The rules themselves are in `agileml.core.parameters`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -76,8 +76,10 @@ OptionalSchedule = Annotated[
 
 class _Shaping(Section):
     """Shared by all optimizers: the gradient of all parameters together is scaled down to the norm `clip_norm`, each
-    element is clipped, then weight_decay * w added."""
+    element is clipped, then weight_decay * w added. `is_layerwise`: a step needs norms of the whole layer, so all
+    partitions at one clock, and tables that are dense."""
 
+    is_layerwise: ClassVar[bool] = False
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip_norm: Positive | None = None
     clip: Positive | None = None
@@ -129,6 +131,7 @@ class AdamWConfig(AdamConfig):
 class LambConfig(_Shaping):
     """Adam's direction with weight decay, by layer as long as its parameters (You et al. 2020, algorithm 2)."""
 
+    is_layerwise: ClassVar[bool] = True
     kind: Literal["lamb"] = "lamb"
     learning_rate: Positive = 0.001
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
@@ -143,6 +146,7 @@ class TorchConfig(Section):
     It steps where each machine computes, so it needs an all-reduce and a torch module.
     """
 
+    is_layerwise: ClassVar[bool] = False
     kind: Literal["torch"] = "torch"
     name: str
     learning_rate: Positive = 0.001
@@ -152,7 +156,7 @@ class TorchConfig(Section):
     groups: Annotated[tuple[GroupConfig, ...], Field(strict=False)] = ()
 
 
-OPTIMIZERS: dict[str, type[Section]] = {
+OPTIMIZERS: dict[str, type[_Shaping | TorchConfig]] = {
     "sgd": SgdConfig,
     "momentum": MomentumConfig,
     "adagrad": AdagradConfig,
@@ -162,6 +166,9 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "torch": TorchConfig,
 }
 SERVED = tuple(kind for kind in OPTIMIZERS if kind != "torch")  # those that servers step
+BY_ROW = tuple(
+    kind for kind in SERVED if not OPTIMIZERS[kind].is_layerwise
+)  # also for tables that are sparse
 OptimizerConfig = Annotated[
     SgdConfig | MomentumConfig | AdagradConfig | AdamConfig | AdamWConfig | LambConfig | TorchConfig,
     BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd")),
@@ -169,7 +176,7 @@ OptimizerConfig = Annotated[
 
 
 def check_optimizer(
-    optimizer: _Shaping | TorchConfig, application: str, exchange: str, consistency: str, workers: int | str
+    optimizer: OptimizerConfig, application: str, exchange: str, consistency: str, workers: int | str
 ) -> None:
     """Raises ConfigError where the section does not go together with other keys of the job."""
     if optimizer.clip_norm is not None and consistency == "asp":
@@ -178,10 +185,10 @@ def check_optimizer(
             "itself and never has the gradient of a clock",
             key=("optimizer", "clip_norm"),
         )
-    if isinstance(optimizer, LambConfig) and consistency not in ("bsp", "ssp"):
+    if optimizer.is_layerwise and consistency not in ("bsp", "ssp"):
         raise ConfigError(
-            f"found lamb with consistency {consistency}, expected bsp or ssp: every push is a step by itself there, "
-            "taken before the norms of layers are known",
+            f"found {optimizer.kind} with consistency {consistency}, expected bsp or ssp: every push is a step by "
+            "itself there, taken before the norms of layers are known",
             key=("optimizer", "kind"),
         )
     if not isinstance(optimizer, TorchConfig):

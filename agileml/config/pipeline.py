@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from agileml.config.optimizer import OPTIMIZERS
 from agileml.config.section import PositiveInt, Section
 from agileml.config.text import ConfigError, Key, show
 
@@ -65,7 +66,7 @@ _WITHOUT_FLUSH: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
     ),
     (
         ("optimizer", "kind"),
-        lambda value: value != "lamb",
+        lambda value: not OPTIMIZERS[value].is_layerwise,
         "another kind: its norms need all partitions at the same clock",
     ),
 )

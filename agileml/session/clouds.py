@@ -1,7 +1,8 @@
 """The clouds: for each `market.kind` that costs money, all that sessions and commands do differently for it.
 
-A new cloud is a class of `config.market.CloudMarketConfig` and a class here; nothing else names it. Imports stay inside
-the methods, so that a run without a cloud loads no cloud's library.
+A new cloud is a subclass of `config.market.CloudMarketConfig`, named there in `KINDS` and `AnyMarketConfig`, and a
+class here, named in `kind_of`. No other module names it. Imports stay inside the methods, so that a run without a cloud
+loads no cloud's library.
 """
 
 from __future__ import annotations

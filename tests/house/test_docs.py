@@ -1,19 +1,15 @@
-"""The pages name only what exists: links, anchors, files, functions, commands and their options."""
+"""The pages name only what exists: links, anchors, files, functions and classes (commands: `test_commands.py`)."""
 
 import ast
 import configparser
 import importlib
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
-from agileml.cli import app
 from tests.house.floors import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,40 +140,6 @@ def test_classes_exist(page: Path) -> None:
         if re.fullmatch(r"[A-Z][a-z]\w*(\.\w+)?", word)
     }
     assert not sorted(name for name in named - NOT_OURS if not is_defined(name))
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every `proteus ...` that a page shows, in code blocks and in running text."""
-    text = page.read_text()
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```$", text, re.M | re.S) + re.findall(r"^ {4}(.*)$", text, re.M)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    for line in [*lines, *IN_BACKTICKS.findall(text)]:
-        for said in re.findall(r"(?:^|[ /(])proteus ([a-z][^|;)]*)", line.partition(" #")[0]):
-            try:
-                yield shlex.split(said)
-            except ValueError:
-                yield said.split()
-
-
-@cache
-def root_command() -> Any:
-    return typer.main.get_command(app)
-
-
-@each_page
-def test_commands_and_options_exist(page: Path) -> None:
-    wrong = []
-    for words in commands(page):
-        command, rest = root_command(), list(words)
-        while rest and (inner := getattr(command, "commands", {}).get(rest[0])) is not None:
-            command, rest = inner, rest[1:]
-        known = {
-            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
-        }
-        unknown = {word.partition("=")[0] for word in rest if re.match(r"--[a-z]", word)} - known - {"--help"}
-        if command is not None and (len(rest) == len(words) or unknown):
-            wrong.append(" ".join(words))
-    assert not wrong
 
 
 @each_page

@@ -37,11 +37,10 @@ from agileml.apps.torch.step import TORCH, Stepper, seeded
 from agileml.apps.torch.trial import try_batches
 from agileml.apps.torch.units import StreamReady, UnitComputation
 from agileml.apps.user_code import function_named
+from agileml.config.optimizer import BY_ROW
 from agileml.config.section import validate
 from agileml.config.text import ConfigError
-from agileml.core.parameters.optimizer import KINDS
 
-BY_ROW = tuple(kind for kind in KINDS if kind != "lamb")  # optimizers of tables that are updated by row
 ITEMS_AT_ONCE = 256  # when the test split is evaluated
 
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 import agileml
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
+from agileml.config.optimizer import BY_ROW, SERVED
 from agileml.config.text import ConfigError
+from agileml.core.parameters.optimizer import KINDS, optimizer
 from agileml.events.run import MembershipChanged
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig
@@ -125,6 +127,12 @@ def test_other_applications_have_a_layer_for_each_table(tmp_path: Path) -> None:
         "machines": {"reliable": 1, "transient": 1, "max": 2},
     }
     assert Rig(config, tmp_path).finish().sha256 == reference(config)
+
+
+def test_the_config_knows_which_rules_are_layerwise() -> None:
+    assert {kind for kind in KINDS if optimizer(kind, learning_rate=0.1).is_layerwise} == set(SERVED) - set(
+        BY_ROW
+    )
 
 
 def test_steps_that_are_no_clocks_are_refused() -> None:
