@@ -142,7 +142,7 @@ class Settings:
     is_staged: bool = False  # units go through the stages of a pipeline: compute as those do, bit for bit
 
     def rng(self, *key: int) -> np.random.Generator:
-        """Random numbers that depend on the job's seed and `key` alone, not on who draws them."""
+        """Random numbers that depend on the job's seed and `key` alone, not on the process that draws them."""
         return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key))))
 
 
@@ -223,10 +223,10 @@ class Stage(Protocol):
         """The forward of a unit, whose slice has these items. defer: `backward` may put gradients of weights off."""
 
     def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
-        """From the gradients of what went on to those of what came in; the last stage takes those of its loss."""
+        """From the gradients of its outputs to those of its inputs; the last stage takes those of its loss."""
 
     def updates(self, unit: Unit) -> list[Array]:
-        """The updates of a unit, one flat block for each partition; computes what was put off."""
+        """The updates of a unit, one flat block for each partition; computes gradients that were put off."""
 
 
 class Stages(Protocol):

@@ -1,4 +1,4 @@
-"""The optimizer of a job: what the config says, with functions of the user's and the names of the parameters."""
+"""The optimizer of a job, built from the config, the user's schedule function and the parameters' names."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def items_section(settings: Settings) -> ItemsSection:
 
 
 def items_of_ours(section: Digits | Blobs, settings: Settings) -> tuple[str, Array, Array]:
-    """(name, items, labels) of what needs no file."""
+    """(name, items, labels) of data that needs no file."""
     if isinstance(section, Blobs):
         return "made blobs", *make_blobs(section, settings.rng(Draw.MADE))
     return "digits", *digits()

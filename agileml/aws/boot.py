@@ -2,16 +2,16 @@
 
     python -m agileml.aws.boot node --stack demo --region us-east-1 --bucket BUCKET --orphan-after 300
 
-On the head two users run more than root does: `proteus` has Ray and so the user's code, `proteus-buyer` has the process
-that buys. Only root and the buyer reach the metadata service, whose credentials may buy (`metadata_guard`); for all
-else the buyer gives credentials of the node's role.
+On the head, besides root, two users run programs: `proteus` runs Ray and so the user's code, `proteus-buyer` the
+process that buys. Only root and the buyer reach the metadata service, whose credentials may buy (`metadata_guard`); for
+all else the buyer gives credentials of the node's role.
 
 The cluster's token and the authority of its certificates come from SSM by the machine's role. The machine issues itself
 a certificate for its own address and forgets the authority's private key; the token and its own key are in files that
 only Ray's user reads. So Ray's processes talk TLS, and send the token to no host that has not shown a certificate of
-the same authority. A node's watchdog is there before Ray is, and only when all of it runs is the shutdown taken back
-that the user data began with. Ray and the watchers are services of systemd: they restart, and their output is in the
-journal (`journalctl -u 'proteus-*'`).
+the same authority. The watchdog starts before Ray. The user data begin with a scheduled shutdown, which is cancelled
+once everything runs. Ray and the watchers are services of systemd: they restart, and their output is in the journal
+(`journalctl -u 'proteus-*'`).
 """
 
 from __future__ import annotations
@@ -141,14 +141,14 @@ def node_command(here: Installation, me: InstanceIdentity, head: str) -> list[st
 
 
 def watchdog_command(here: Installation, head: str, after_s: int) -> list[str]:
-    """Ends this machine when the head, or who drives the market on it, is silent."""
+    """Ends this machine when the head, or the driver of the market on it, sends nothing for too long."""
     gcs = (f"--tls-head={head}:{GCS_PORT}", f"--authority={here.authority}")
     heads = (*gcs, f"--head={head}:{LIVENESS_PORT}")
     return [here.python, "-m", "agileml.cluster.watchdog", "--shutdown", f"--after={after_s}", *heads]
 
 
 def notice_command(here: Installation, head: str) -> list[str]:
-    """Tells Ray what the metadata service says of an interruption."""
+    """Passes on interruption notices of the metadata service to Ray."""
     return [here.python, "-m", "agileml.aws.preemption", f"--address={head}:{GCS_PORT}"]
 
 

@@ -77,7 +77,7 @@ def site_of(config: JobConfig) -> tuple[Site, Scale]:
 
 
 def limits_of(site: Site, scale: Scale) -> Limits:
-    """What the buyer of a stack holds its jobs to."""
+    """The limits that the buyer enforces for the jobs of a stack."""
     assert scale.budget is not None, "a config with a cloud has a budget"
     stack = None if site.stack_budget_usd is None else micro_usd(site.stack_budget_usd)
     return Limits(site=site, machines=scale.most, job_micro_usd=scale.budget, stack_micro_usd=stack)

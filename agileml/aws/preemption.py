@@ -1,4 +1,4 @@
-"""On a node of EC2: what the metadata service says of an interruption, told to Ray as a drain with its deadline.
+"""On a node of EC2: the interruption notice of the metadata service, passed on to Ray as a drain with its deadline.
 
     python -m agileml.aws.preemption --address 10.0.0.5:6379
 

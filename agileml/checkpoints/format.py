@@ -1,11 +1,10 @@
 """One partition's part of a cut as a safetensors file, and back.
 
 Tensors `block.<table>` and `slot.<slot>.<table>` hold parameters and optimizer state, numbered in the order of the
-application's tables. The metadata's `cut` is JSON: what the arrays do not say. Any reader of safetensors opens it.
+application's tables. The metadata's `cut` is JSON: all but the arrays. Any reader of safetensors opens it.
 
-The header is written here and not by the library, which joins all arrays into a second copy before it writes: a cut
-may be as large as the memory that is left. What is written goes out straight from the arrays, and what is read back are
-views of one buffer.
+The header is written here and not by the library, which joins all arrays into a second copy before it writes: a cut may
+be as large as the memory that is left. Arrays are written as they are, and those read back are views of one buffer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`proteus configs`: the example configs that come with the package, for those who have no checkout."""
+"""`proteus configs`: the example configs that come with the package, for users without a checkout."""
 
 from __future__ import annotations
 

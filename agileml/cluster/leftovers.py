@@ -19,7 +19,7 @@ YOUNG_S = 600.0  # a folder without an owner's name may be in the making, or bel
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder, or a process whose folder is gone (`pid`), and why nobody needs it."""
+    """A folder, or a process whose folder is gone (`pid`), and why it is not needed."""
 
     place: str
     reason: str

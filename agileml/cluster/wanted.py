@@ -1,4 +1,4 @@
-"""The machines that a run waits for, compared with the nodes of a cluster: one sentence that says what to do."""
+"""The machines that a run waits for, compared with the nodes of a cluster: one sentence that names the remedy."""
 
 from __future__ import annotations
 

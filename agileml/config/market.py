@@ -1,8 +1,8 @@
 """The section `market` of a config: on which market BidBrain buys the machines of a run, and how it may buy.
 
 `made`, `replay` and `availability` play a history on local Ray nodes. `ec2` and `kubernetes` are clouds: a class of
-`CloudMarketConfig` says all that the rest of the project asks of a cloud's config. Options that `proteus simulate` has
-too have its names.
+`CloudMarketConfig` says all that the rest of the project asks of a cloud's config. Options that `proteus simulate` also
+has are named as there.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ BESIDE_A_MARKET = ("disk_full", "kill_controller", "slow")
 class MarketConfig(Section):
     """The policy that decides, its assumptions and its limits.
 
-    The job is `job_vcpus` for `job_hours`, its guess of the work; what machines are really worth is measured. phi,
-    lambda_s, sigma_s hold until they were measured.
+    The work of the job is guessed as `job_vcpus` for `job_hours`; the real speed of machines is measured. phi, lambda_s
+    and sigma_s apply until they are measured.
     """
 
     policy: str = "proteus"
@@ -121,7 +121,7 @@ class CloudMarketConfig(MarketConfig):
 
     policy: str = "expected_cost"
     question: ClassVar[str]  # asked before anything is bought
-    head: ClassVar[str]  # the cluster that machines join, for who forgot its address
+    head: ClassVar[str]  # the cluster that machines join, for errors about a missing address
 
     @property
     def offered(self) -> Offered:

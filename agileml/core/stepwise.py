@@ -1,8 +1,8 @@
 """A run with supersteps once more, in one process, from its log: the same minibatches in the same order, each computed
 from what it was computed from. It ends with the bits of the run.
 
-It uses the very functions of workers and shards. What the log says of a partition is the order of its steps, and for
-each the steps of every partition in what its worker had read; a version is kept until nobody reads it any more.
+It uses the very functions of workers and shards. For each partition the log holds the order of its steps and the
+versions that their workers read; a version is kept as long as a later step reads it.
 """
 
 from __future__ import annotations

@@ -339,8 +339,8 @@ class ActorGroup:
         return self._from_backups(finished, "final_blocks")
 
     def begin_read(self, held: Finished) -> Callable[[], list[tuple[Array, ...]] | None]:
-        """Ask for the blocks of a cut while the run goes on. What is returned gives them, or None while they are on
-        their way; it raises RunError when a machine has lost its part or died."""
+        """Ask for the blocks of a cut while the run goes on. The function that is returned gives them, or None while
+        they are on their way; it raises RunError when a machine has lost its part or died."""
         references = [
             self._actors[backup].handle.final_blocks.remote(partition, held.clock)
             for partition, backup in enumerate(held.backup)

@@ -17,7 +17,7 @@ from agileml.events.schema import RunEvent
 from agileml.runs.folder import BEST, RunFolder, StorageError
 
 Parts = Sequence[Sequence[Array]]
-# Begins to read a cut. What it returns is called until it has all parts (None: not yet); both raise RunError.
+# Begins to read a cut, and returns a function to call until it gives all parts (None: not yet). Both raise RunError.
 Read = Callable[[Finished], Callable[[], Parts | None]]
 
 

@@ -183,7 +183,7 @@ class MachineLost:
 
 @dataclass(frozen=True)
 class WaitingForSilent:
-    """The run waits for silent machines that alone hold what it needs, for `limit_s` at most."""
+    """The run waits, `limit_s` at most, for silent machines that hold the only copy of some state."""
 
     kind: ClassVar = "waiting"
     machines: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Events of a run that sum up others, and how it stands: what the log of a long run consists of."""
+"""Events of a run that sum up others, and its present state: the log of a long run consists of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that events share with the code that decides: tiers, faults, causes, and what is decided."""
+"""Words that events share with the code that decides: tiers, faults, causes and decisions."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class MarketLog:
         )
 
     def _troubled(self, sentences: tuple[str, ...]) -> None:
-        """Say what is new, and what is over."""
+        """Log troubles that are new, and those that are over."""
         for sentence in sentences:
             if sentence not in self._troubles:
                 self._log.write(Warned(f"market: {sentence}"))

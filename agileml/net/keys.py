@@ -60,7 +60,7 @@ class KeyPair:
 
 
 class Gate:
-    """Tells libzmq who may connect: only clients that proved to hold the run's key.
+    """Tells libzmq which clients may connect: only those that have proved that they hold the run's key.
 
     One per zmq.Context, before the first bind. Poll `socket`; call `answer` when it can be read.
     """

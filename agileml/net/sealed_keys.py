@@ -2,8 +2,8 @@
 
 Ray carries what it is given in clear: between hosts, in its head's tables of actors, on disk where objects spill. So
 the run's keys are never given to Ray. A process makes a pair of its own and tells the driver the public half; the
-driver seals the run's keys for it, and only that process can open them. Whoever reads along sees no key. Whoever can
-change what Ray carries could tell the driver a key of their own: Ray's own token and TLS are against that.
+driver seals the run's keys for it, and only that process can open them. An eavesdropper sees no key. An attacker who
+can change Ray's messages could give the driver a key of their own: Ray's own token and TLS prevent that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KeyRecipient:
 
     @property
     def public(self) -> bytes:
-        """The public half, 32 bytes, for everybody to see."""
+        """The public half, 32 bytes, which is no secret."""
         return self._secret.public_key().public_bytes_raw()
 
     def open(self, sealed: bytes) -> KeyPair:

@@ -47,7 +47,7 @@ class Transport:
     """Sends to and receives from the other processes of a run.
 
     name: of this process, unique in the run. node_ip: its node's address as the cluster knows it; peers of the same
-    node_ip talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to everyone.
+    node_ip talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to any host.
     queue_bytes: how much may wait for one peer beyond libzmq's own queue of `pipe_messages` frames, which keep their
     order.
 

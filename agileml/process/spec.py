@@ -404,7 +404,7 @@ def _number(count: int | Literal["all"]) -> int | None:
 
 
 def variables_of(config: JobConfig) -> dict[str, str]:
-    """What every process of a run needs in its environment before it starts.
+    """The environment variables that every process of a run needs before it starts.
 
     The process keeps the memory of freed arrays: a fresh page costs more than the addition that fills it. Deterministic
     runs fix the threads of BLAS, so that sums do not depend on the number of cores.

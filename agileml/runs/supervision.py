@@ -1,4 +1,4 @@
-"""supervision.json in the folder of a supervised run: who supervises it, and how often it has begun again.
+"""supervision.json in the folder of a supervised run: the process that supervises it, and the number of restarts.
 
 The file outlives the processes and the host, so that the same command, given again after a power failure, goes on with
 the run.

@@ -1,4 +1,4 @@
-"""The work of a run's machines over time: who computed how many units, and how long each waited."""
+"""The work of a run's machines over time: the units that each computed, and the time that it waited."""
 
 from __future__ import annotations
 

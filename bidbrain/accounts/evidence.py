@@ -13,7 +13,7 @@ from bidbrain.setting import ON_DEMAND_ZONE
 
 
 class LedgerRisk:
-    """Reads an account's entries into a risk book, when it is asked. known: what is known before the job."""
+    """Reads an account's entries into a risk book, when it is asked. known: the observations before the job."""
 
     def __init__(
         self, account: JobAccount, vcpus_per_machine: Callable[[Market], int], known: Callable[[], Known]

@@ -1,4 +1,4 @@
-"""The ledger: what happened to a job's machines and what it cost, one JSON object per line.
+"""The ledger: the events, charges and refunds of a job's machines, one JSON object per line.
 
 From the price history alone `rebill` computes every amount again: a ledger carries no hidden state. The first line of a
 job is its header (rules, types, reliable machines); the others are events.

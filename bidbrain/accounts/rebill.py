@@ -1,8 +1,8 @@
 """Re-billing: the cost of a ledger's allocations computed from the price history alone, line by line.
 
-The ledger gives only grants and ends (who held what, from when to when), the history gives the prices, and the rules
-give the amounts. The audit also reports where the history contradicts the ledger: a grant above its bid, an eviction
-that no price explains, a missing eviction.
+The ledger gives only grants and ends (which instances were held, from when to when), the history gives the prices, and
+the rules give the amounts. The audit also reports where the history contradicts the ledger: a grant above its bid, an
+eviction that no price explains, a missing eviction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Audit:
 
 
 def rebill(ledger: Ledger, history: History) -> Audit:
-    """Compare every charge and refund of a ledger with what the history and the rules say."""
+    """Compare every charge and refund of a ledger with the one that the history and the rules give."""
     header = ledger.header
     differences: list[str] = []
     expected: Counter[BillLine] = Counter()

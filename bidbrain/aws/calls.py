@@ -1,4 +1,5 @@
-"""Calls to AWS: clients that retry what is worth it, and errors as the market protocol knows them, in one sentence."""
+"""Calls to AWS: clients that retry calls that may succeed later, and errors as the market protocol knows them, in one
+sentence."""
 
 from __future__ import annotations
 

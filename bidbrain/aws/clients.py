@@ -1,4 +1,4 @@
-"""Clients of one region, and small readers of what they answer."""
+"""Clients of one region, and small readers of their answers."""
 
 from __future__ import annotations
 

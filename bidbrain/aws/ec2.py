@@ -63,7 +63,7 @@ class Place:
 
 
 class Offerings(Protocol):
-    """What may be bought: a `setting.Setting`, or a `limits.Catalog`."""
+    """The offers that may be bought: a `setting.Setting`, or a `limits.Catalog`."""
 
     @property
     def listings(self) -> tuple[Listing, ...]: ...

@@ -1,7 +1,7 @@
-"""The limits of a stack: what its machines may be and cost. The operator sets them, the buyer holds them. Pure.
+"""The limits of a stack: the types, number and cost of its machines. The operator sets, the buyer enforces them. Pure.
 
 `proteus aws up` writes them as one object into the stack's bucket, where the roles of the stack can read and not write.
-So a job cannot raise what the person who pays has set.
+So a job cannot raise the limits of the person who pays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LimitsError(ValueError):
 
 @dataclass(frozen=True)
 class Catalog:
-    """What may be bought: spot markets, and the type of on-demand machines."""
+    """The offers that may be bought: spot markets, and the type of on-demand machines."""
 
     listings: tuple[Listing, ...]
     reliable: Reliable

@@ -1,4 +1,4 @@
-"""`proteus market`: what a job's market did, from its journal."""
+"""`proteus market`: the events and decisions of a job's market, from its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`proteus pools`: what is known of the risk of pools, and AWS's interruption bands as it begins from."""
+"""`proteus pools`: the observed risk of pools, and AWS's interruption bands, which estimates begin from."""
 
 from __future__ import annotations
 

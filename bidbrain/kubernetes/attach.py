@@ -1,4 +1,4 @@
-"""A RayCluster from the inside: what a service in its head needs to scale it."""
+"""A RayCluster from the inside: the settings that a service in its head needs to scale it."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class GroupScale:
 
 
 def staying(group: Group, pods: Iterable[Pod]) -> list[Pod]:
-    """The group's pods that nobody ends, running ones first, then the oldest."""
+    """The group's pods that are not being deleted, running ones first, then the oldest."""
     found = [
         pod for pod in pods if pod.group == group.name and pod.is_staying and pod.name not in group.to_delete
     ]
@@ -134,7 +134,8 @@ def scale(book: Book, group: Group, pods: Mapping[str, Pod], leaving: Iterable[s
 
 
 def patch(cluster: RayCluster, book: Book, scales: Iterable[GroupScale]) -> list[dict[str, Any]]:
-    """The JSON patch that writes the book and these groups, if nobody else has written meanwhile; empty: no change."""
+    """The JSON patch that writes the book and these groups, which applies only if the object has not changed since;
+    empty: no change."""
     operations: list[dict[str, Any]] = []
     for each in scales:
         if each.is_new:

@@ -139,7 +139,7 @@ def text(plan: ClusterPlan) -> str:
 
 
 class _NoAliases(yaml.SafeDumper):
-    """Writes what is there twice twice: people read it."""
+    """Writes repeated parts out instead of as references: people read it."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -342,7 +342,7 @@ def _volumes(plan: ClusterPlan) -> list[Manifest]:
 def leave(seconds: int) -> str:
     """The shell command before a worker's container is stopped: tell Ray, then wait until its node has left.
 
-    Ray passes the drain on to whoever trains, with or without a market; the node ends once nothing runs on it.
+    Ray passes the drain on to the run, with or without a market; the node ends once nothing runs on it.
     """
     return (
         'ray drain-node --address="$RAY_ADDRESS" --reason=DRAIN_NODE_REASON_PREEMPTION '

@@ -11,7 +11,7 @@ from bidbrain.kubernetes.api import Api, ExpiredError
 from bidbrain.live.cloud import CloudError, UnknownOutcomeError
 
 AGAIN_S = 1.0  # until a list that failed is asked for again
-STALE_S = 30.0  # without an answer for so long, nobody relies on the copy
+STALE_S = 30.0  # without an answer for so long, the copy counts as out of date
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Pods, nodes and worker groups as the API server describes them, reduced to what a market needs. Pure."""
+"""Pods, nodes and worker groups as the API server describes them, reduced to the fields that a market needs. Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True)
 class Pod:
-    """A worker pod. created_s, deadline_s: Unix time; deadline_s: the end of its grace period, None if nobody has
-    deleted it. node: where it is scheduled, "" while it is not."""
+    """A worker pod. created_s, deadline_s: Unix time; deadline_s: the end of its grace period, None if it was not
+    deleted. node: where it is scheduled, "" while it is not."""
 
     name: str
     group: str
@@ -42,7 +42,7 @@ class Pod:
 
     @property
     def is_staying(self) -> bool:
-        """Whether it runs or will run, and nobody has deleted it."""
+        """Whether it runs or will run, and was not deleted."""
         return not self.is_over and self.deadline_s is None
 
 

@@ -68,7 +68,7 @@ class Timekeeper(Protocol):
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The job to be run: who decides, on which setting, within which limits."""
+    """The job to be run: its policy, setting and limits."""
 
     name: str
     scheme: str

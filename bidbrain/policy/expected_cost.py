@@ -71,7 +71,7 @@ class _Spot:
 
 
 class ExpectedCost:
-    """The policy of today's market: what to hold, by E."""
+    """The policy of today's market: holds the machines of the least expected cost per work, E."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:
         self._setting, self._start_s = setting, start_s
@@ -341,7 +341,7 @@ class ExpectedCost:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The footprint of a decision, and what it was made from."""
+    """The footprint of a decision, and the facts that it was made from."""
 
     footprint: Footprint
     markets: list[tuple[Offer, bool]]

@@ -33,7 +33,7 @@ def plot_pools(pools: Sequence[Trace], path: Path) -> Path:
 
 
 def plot_pool_job(ledgers: Sequence[Ledger], pools: Sequence[Trace], path: Path) -> Path:
-    """Nodes held over time for one job of each scheme: spot and on-demand; what the pools had is the line."""
+    """Nodes held over time for one job of each scheme: spot and on-demand; the line is the capacity of the pools."""
     figure, axes = new_figure(10.5, 0.8 + 2.2 * len(ledgers), len(ledgers), 1)
     for axis, ledger in zip(axes, ledgers, strict=True):
         start_s = ledger.header.start_s

@@ -1,8 +1,8 @@
 """The usual loss rate of each pool: Gamma-Poisson, with what its zone, its family and all pools saw as prior. Pure.
 
 Losses over node hours are Poisson with a rate that has a Gamma prior. A pool's prior mean is its published band, times
-what all pools, then its zone, then its family saw against that (each shrunk to 1 by STRENGTH losses). So a pool that
-nobody held yet borrows from its neighbours, and one with a long record speaks for itself. Old counts fade.
+what all pools, then its zone, then its family saw against that (each shrunk to 1 by STRENGTH losses). The estimate for
+a pool without observations comes from its neighbours; for a pool with many it is its own. Old counts fade.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Rates:
     factors: Factors = field(default_factory=Factors)
 
     def rate(self, market: Market) -> float:
-        """Losses per node hour; a pool that nobody saw has its neighbours' prior."""
+        """Losses per node hour; a pool without observations has its neighbours' prior."""
         found = self.per_node_h.get(market)
         return self.default(market) if found is None else found
 

@@ -173,7 +173,8 @@ class CompiledSimulator:
 
 
 def _closes(entries: list[Entry], index: int) -> bool:
-    """Whether this line belongs to the closing of the job: an end of it, or the money of one that follows it."""
+    """Whether this line belongs to the closing of the job: the end of an allocation, or the charge or refund that
+    follows it."""
     ended = {entry.allocation for entry in entries[: index + 1] if entry.kind is EntryKind.JOB_END}
     return entries[index].allocation in ended and entries[index].kind is not EntryKind.WORK
 

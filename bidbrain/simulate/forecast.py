@@ -59,7 +59,7 @@ def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
     """Play the setting's job with a scheme on recorded prices. Raises ValueError if the recording is too short."""
     listings = tuple(each for each in setting.listings if each.market in history.steps)
     window = history.window
-    before = Interval(window.start_s, window.start_s)  # nothing is learned from prices: they evict nobody
+    before = Interval(window.start_s, window.start_s)  # nothing to learn from prices: they evict nothing
     own = scheme.setting(
         replace(
             setting,

@@ -199,7 +199,7 @@ def simulate_job(
         lead = job.boot_first_s + job.grant_delay_s
     finished = False
     while True:
-        # 1. What is due now: evictions, ends of hours, grants.
+        # 1. The events that are due now: evictions, ends of hours, grants.
         changed = t == start_s
         used = counters[2]
         evicted_now = False

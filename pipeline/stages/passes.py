@@ -91,7 +91,7 @@ class StageCompute:
         return Pass(leaves, weights, outgoing, put_off, again)
 
     def backward(self, kept: Pass, gradients: Sequence[Tensor | None]) -> tuple[Gradients, Gradients]:
-        """(gradients of what came in, gradients of the weights), None where there is none.
+        """(gradients of the inputs, gradients of the weights), None where there is none.
 
         gradients: of `kept.outgoing`. Gradients of weights that were put off are None.
         """

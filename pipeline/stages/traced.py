@@ -1,9 +1,9 @@
 """A torch model as an ordered list of layers, each of which can be run by itself.
 
 `torch.export` records the operations of one forward on example inputs, with parameters and buffers as inputs of the
-graph. Consecutive operations of one module call are a layer; operations between calls are layers of their own. What is
-not a tensor (flags, sizes) is fixed by the example. A model that is a sequence, or that has a method `stages()` that
-returns one, has the items of the sequence as its layers.
+graph. Consecutive operations of one module call are a layer; operations between calls are layers of their own. Values
+that are no tensors (flags, sizes) are fixed by the example. A model that is a sequence, or that has a method `stages()`
+that returns one, has the items of the sequence as its layers.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class HelpQueue:
         self._begun[helpee][request.timestamp] = True
 
     def cancel(self, helpee: int, cancel: CancelHelp) -> HelpCompleted | CancelAck:
-        """Drop what the helpee takes back; the answer to it."""
+        """Drop the range that the helpee takes back; returns the answer to it."""
         self._cancelled[helpee] = max(cancel.timestamp, self._cancelled.get(helpee, -1))
         self.drop_cancelled()
         completed = self._begun.get(helpee, {}).get(cancel.assignment.timestamp)

@@ -145,7 +145,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """A peer is gone; what was left of its share is dealt out anew (`Redo`)."""
+    """A peer is gone; the rest of its share is dealt out anew (`Redo`)."""
 
     worker: int
 

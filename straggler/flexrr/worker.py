@@ -110,7 +110,7 @@ class FlexRrWorker:
 
     @property
     def progress(self) -> float:
-        """In iterations; what was given away counts as done (2.3)."""
+        """In iterations; items that were given away count as done (2.3)."""
         return self.clock + 1 - (self.stop - self.done) / self.units if self.units else self.clock + 1.0
 
     @property
@@ -276,7 +276,7 @@ class FlexRrWorker:
         return completion_diff + (time_diff / average if average > 0 else 0.0)
 
     def _offer(self, helper: int, share: float, now_ns: int) -> None:
-        """Give `share` of the iteration to a helper, from the end of what is still held, if behind."""
+        """Give `share` of the iteration to a helper, from the end of the items that are still held, if behind."""
         if self._own_pushed or helper not in self.helpers:
             return
         if self.behind(helper, now_ns) <= self.parameters.threshold:

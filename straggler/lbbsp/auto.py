@@ -99,7 +99,8 @@ class AutoBalance(Generic[Worker]):
         return UnitPlan(workers, home, took_s, WORDS[self.remedy], helps=helps, chosen=chosen)
 
     def _cost(self, workers: tuple[Worker, ...]) -> Costs:
-        """What the last clock takes with each remedy, its workers as fast as they were. The plan was made before it."""
+        """The time of the last clock with each remedy, its workers as fast as they were. The plan was made before
+        it."""
         assert self._by_speed is not None
         speeds = [self._speeds[worker] for worker in workers]
         others_s = [self._others_s[worker] for worker in workers]
@@ -155,7 +156,7 @@ class AutoBalance(Generic[Worker]):
         return math.fsum(costs[option] for costs in self._costs) / len(self._costs)
 
     def _reason(self) -> str:
-        """What a clock took, or would have taken, with each remedy that is to choose from."""
+        """The time that a clock took, or would have taken, with each remedy to choose from."""
         count = len(self._costs)
         told = [f"{self._mean_s(option):.3g} s with {WORDS[option]}" for option in self._options]
         several = ", ".join(told[:-1])

@@ -1,7 +1,7 @@
 """LB-BSP as a policy: measured times in, units per worker out (Chen et al., algorithm 1's BatchSizeManager).
 
-The simulator and running jobs ask the same object. What it answers depends on its arguments alone, to the last bit:
-the machines of an all-reduce each keep one, and all must come to the same plan.
+The simulator and running jobs ask the same object. Its answer depends on its arguments alone, to the last bit: the
+machines of an all-reduce each keep one, and all must come to the same plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The remedies for workers that wait for slower ones, and what a clock takes with each of them."""
+"""The remedies for workers that wait for slower ones, and the time of a clock with each of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS: Mapping[Remedy, str] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """From the next clock on this remedy is used. `reason`: what a clock takes with each."""
+    """From the next clock on this remedy is used. `reason`: the time of a clock with each."""
 
     remedy: Remedy
     reason: str

@@ -93,7 +93,7 @@ class Simulation:
         self.dealt: dict[tuple[int, int], int] = {}  # (round, owner) -> units
         self.counted: dict[tuple[int, int], int] = {}  # (round, owner) -> which of them
         self.open_units: dict[int, int] = {}  # round -> units dealt and not counted
-        self.redo: dict[Bundle, int] = {}  # of workers that left -> who computes it now
+        self.redo: dict[Bundle, int] = {}  # of workers that left -> the worker that computes it now
         self.last_ns = 0
         self.left_ns: dict[int, int] = {}
         self.outcome = Outcome()

@@ -12,7 +12,7 @@ from straggler.flexrr.protocol import Bundle
 class Network:
     """Messages take `delay_s` (half to one and a half of it); peers' are lost with probability `loss`.
 
-    What goes to and from the server is sent again after `resend_s` until it arrives.
+    Messages to and from the server are sent again after `resend_s` until they arrive.
     """
 
     delay_s: float = 0.001
@@ -38,7 +38,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Counted:
-    """A contribution that was counted: who computed it, from when (its read) to its arrival."""
+    """A contribution that was counted: its worker, and the times of its read and of its arrival."""
 
     bundle: Bundle
     worker: int

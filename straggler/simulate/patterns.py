@@ -67,7 +67,7 @@ def _per_worker(
 
 @dataclass(frozen=True)
 class NoStragglers(_EvenShares):
-    """Everyone at full speed."""
+    """All workers at full speed."""
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
         return _per_worker(cluster, lambda worker: lambda: iter([Piece(1.0, 1.0)]))
@@ -173,7 +173,7 @@ class PowerLaw(_EvenShares):
 
 @dataclass(frozen=True)
 class Uneven:
-    """Half of the machines hold `loaded` of the items (75%); everyone is equally fast.
+    """Half of the machines hold `loaded` of the items (75%); all are equally fast.
 
     Which half the thesis does not say: every other machine, or with `block` the first half, where most loaded
     workers have only loaded helpers.

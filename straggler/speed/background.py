@@ -46,7 +46,7 @@ class Background:
         return future
 
     def close(self) -> None:
-        """Drop what is not trained yet, and end the process."""
+        """Drop the nets that are not trained yet, and end the process."""
         self._is_closed.set()
         self._asked.put(None)
         if (process := self._process) is not None:

@@ -2,11 +2,11 @@
 
     v^k = F(v^{k-1}, v^{k-2}, c^k, c^{k-1}, m^k, m^{k-1})
 
-F is one hidden layer of two tanh units: 6 x 2 + 2 + 2 + 1 = 17 weights, one net per worker. Everything is in
-logarithms, where speed = CPU share x memory's effect is a sum, and the net gives the change from v^{k-1}: what it
-has not learned leaves the last speed as it is. Training stays near the weights it starts from, so that hours of one
-regime do not erase what the net knows of others. It takes a few milliseconds, which a `Trainer` spends at once or in
-the background.
+F is one hidden layer of two tanh units: 6 x 2 + 2 + 2 + 1 = 17 weights, one net per worker. All quantities are
+logarithms, so that speed = CPU share x memory's effect becomes a sum, and the net gives the change from v^{k-1}: what
+it has not learned leaves the last speed as it is. Training stays near the weights it starts from, so that hours of one
+regime do not erase what the net knows of others. It takes a few milliseconds; a `Trainer` does it at once or in the
+background.
 """
 
 from __future__ import annotations

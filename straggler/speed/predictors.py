@@ -32,7 +32,7 @@ class SpeedPredictor(Protocol):
         """The iteration that just ended: its speed and the resources it had."""
 
     def predict(self, resources: Resources = FREE) -> float:
-        """The speed of the iteration about to start, given what it will have."""
+        """The speed of the iteration about to start, given its share of CPU and memory."""
 
 
 def check_speed(speed: float) -> float:

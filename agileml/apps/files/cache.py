@@ -1,8 +1,8 @@
 """Files from far away, kept on this machine's disk: never more than a bound, and those go first that were used least
 recently.
 
-Many processes share a cache. Each file has a folder of its own with a lock: whoever downloads or removes it has the
-lock alone, whoever reads it shares it. The kernel gives locks back when a process dies.
+Many processes share a cache. Each file has a folder of its own with a lock: a process that downloads or removes the
+file takes the lock exclusively; readers share it. The kernel releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Entry:
 
 
 def _removed(folder: Path) -> bool:
-    """Remove a file that nobody reads."""
+    """Remove a file unless a process reads it."""
     with _alone(folder, fcntl.LOCK_NB) as is_ours:
         if is_ours:
             shutil.rmtree(folder)

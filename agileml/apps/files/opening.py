@@ -26,7 +26,8 @@ def fetched(url: str, cache: FileCache | None = None) -> HeldFile:
 
 
 def held_file(file: DataFile, cache: FileCache) -> HeldFile | None:
-    """A file on this machine's disk, from afar through the cache; None if it is another now. Raises InputError."""
+    """A file on this machine's disk: a remote file is downloaded through the cache; None if it has changed. Raises
+    InputError."""
     if not file.is_far:
         path = Path(file.url)
         return HeldFile(path) if _local(path).version == file.version else None
@@ -95,7 +96,8 @@ def _tail(path: Path, count: int) -> bytes:
 
 
 def _local(path: Path) -> DataFile:
-    """A file of this machine, known by its size: copies on other machines have other times. Raises InputError."""
+    """A local file, identified by its size alone, because copies on other machines have other modification times.
+    Raises InputError."""
     check_file(path, str(path))
     size = path.stat().st_size
     return DataFile(str(path), size, str(size))

@@ -77,7 +77,7 @@ class TorchModule(Application):
             raise ConfigError("missing, expected package.file:function", key=("model", "module"))
 
     def with_settings(self, settings: Settings) -> TorchModule:
-        """The same for a job: what a run makes of an instance that the user made."""
+        """A copy for a job, made by a run from an instance of the user's."""
         return TorchModule(settings, **self._own)
 
     def as_sent(self) -> TorchModule | None:

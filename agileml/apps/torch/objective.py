@@ -1,4 +1,4 @@
-"""From a module and a batch to the loss: what a batch of each form means."""
+"""From a module and a batch to the loss: the meaning of a batch of each form."""
 
 from __future__ import annotations
 

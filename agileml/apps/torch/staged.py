@@ -212,7 +212,7 @@ class TorchStage:
             return StageOutput(tuple(_wire(value) for value in kept.outgoing))
 
     def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
-        """From the gradients of what went on to those of what came in; the last stage takes those of its loss."""
+        """From the gradients of its outputs to those of its inputs; the last stage takes those of its loss."""
         with alone(self._module.threads):
             one = self._under_way[unit]
             if self.code.is_last:
@@ -224,7 +224,7 @@ class TorchStage:
             return [None if value is None else _wire(value) for value in into]
 
     def updates(self, unit: Unit) -> list[Array]:
-        """The updates of a unit, one flat block for each partition; computes what was put off."""
+        """The updates of a unit, one flat block for each partition; computes gradients that were put off."""
         with alone(self._module.threads):
             one = self._under_way.pop(unit)
             for place, gradient in self._compute.deferred(one.kept).items():
@@ -282,7 +282,7 @@ def _tensor(wire: Wire, fact: Fact) -> Tensor:
 
 
 def staged_module(app: TorchModule, own: Mapping[str, Any], flat: FlatModule) -> StagedModule:
-    """The stages of a job. own: what the user gave instead of names. Raises ConfigError, InputError."""
+    """The stages of a job. own: the objects that the user gave instead of names. Raises ConfigError, InputError."""
     settings, model, whole = app.settings, app.model, app.minibatches.batch
     loss = _loss(model, own, is_evaluated=bool(app.metrics()))
     units = settings.slices * settings.units_per_slice

@@ -73,7 +73,7 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
 
 @contextmanager
 def _tried(what: str) -> Iterator[None]:
-    """Add to errors of the user's code what was tried."""
+    """Add to errors of the user's code the call that was tried."""
     try:
         yield
     except InputError:

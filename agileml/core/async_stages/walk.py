@@ -2,8 +2,8 @@
 
 A clock is a minibatch: one update. Step t of stage l (0-based, of S) is the forward of clock t, then the backward of
 clock t - d, where d = S - 1 - l stages stand behind it. Its weights are those after the clocks before t - d, the newest
-of the stage, so they follow from t alone and not from who was faster. With stashed weights a backward uses those of its
-forward (thesis 5.3.3: stage l is d updates behind); without, those of its step.
+of the stage, so they depend on t alone and not on which stage was faster. With stashed weights a backward uses those of
+its forward (thesis 5.3.3: stage l is d updates behind); without, those of its step.
 
 The first stage says where the clocks end, before a membership change or at the end of the job: a marker in place of
 activations goes through all stages. Behind it a step has no forward, so what is in flight runs through.

@@ -1,4 +1,4 @@
-"""Checks of what user code returns. Each error is one sentence that names the method and what to change."""
+"""Checks of the values that user code returns. Each error is one sentence that names the method and what to change."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long a machine's computations take when it stands for a slower one: virtual compute, or a debt of sleep.
+"""How long a machine's computations take when it stands for a slower one: virtual compute, or pauses after each unit.
 
-With `unit_s` a computation of n units lasts n unit_s / speed, whatever it really takes (less, it is hoped): the
+With `unit_s` a computation of n units lasts n unit_s / speed, whatever it really takes (which must be less): the
 machine pauses until an absolute deadline. Without `unit_s` it lasts 1 / speed times as long as it really takes. Either
-way errors do not add up: a pause that ends late is made good by the next one.
+way errors do not add up: after a pause that ends late the next one is shorter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Preemption notices: whether the partitions of a leaver can move in time, and what to do if they cannot.
+"""Preemption notices: whether the partitions of a leaver can move in time, and the remedy if they cannot.
 
 The handler decides twice: before a change is claimed, while the open cut may still arrive (`waits`), and again when all
 machines have promised and the state of every shard is known (`choose`).

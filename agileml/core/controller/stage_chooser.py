@@ -140,8 +140,8 @@ class StageChooser:
         return _arranged(job, placement.stage, placement.owner, placement.backup, share)
 
     def _cut_guess(self, clock_s: float) -> float:
-        """Bytes of a cut per clock, if cuts travelled: all parameters and optimizer state, divided by the clocks
-        between cuts."""
+        """The bytes per clock that cuts would send: all parameters and optimizer state, divided by the clocks between
+        cuts."""
         control = self._control
         tables = control.job.layout.tables
         size = sum(table.rows * table.columns * np.dtype(table.dtype).itemsize for table in tables)

@@ -1,7 +1,7 @@
 """Which steps of which partition are in the run's log, where every minibatch is a step of its own.
 
-What the parameters are depends on the order of the steps and on what each was computed from, so a cut is committed only
-when all steps in it are in the log. Whoever goes back to a cut then finds its whole past there.
+The parameters depend on the order of the steps and on the versions that each of them read, so a cut is committed only
+when all steps in it are in the log. So after a rollback to a cut the log has its whole past.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from agileml.core.protocol.view import CutId, View
 def newest(
     view: View, promises: Mapping[str, Promise], committed: CutId
 ) -> dict[int, tuple[ShardState, list[str]]]:
-    """By partition, the newest state among the replicas of the durable view, and who has it: the owner first.
+    """By partition, the newest state among the replicas of the durable view, and the machines that have it, the owner
+    first.
 
     A partition whose replicas are all older than the committed cut is left out: only a machine that is gone had
     reached the cut.

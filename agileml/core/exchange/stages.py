@@ -3,7 +3,7 @@
 The machines that own partitions are the stages, in the order of the partitions. A stage sends a message to its
 neighbour again until the neighbour answers. It counts nothing: only pushes do, and those are the parameter servers'.
 
-Before a change that can wait, the first stage is asked to begin no other clock. What it has sent runs through all
+Before a change that can wait, the first stage is asked to begin no other clock. The units under way run through all
 stages and back, and the change then finds every partition after the same clock, and nothing under way.
 """
 

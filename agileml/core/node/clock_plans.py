@@ -1,4 +1,4 @@
-"""The plans of a view's clocks, at the server of partition 0: fixed once each, from what the workers measured.
+"""The plans of a view's clocks, at the server of partition 0: fixed once each, from the measurements of the workers.
 
 Workers learn a plan from the answer of partition 0 to their pull alone. The first answer for a clock fixes the plan
 that goes with it, and every later answer repeats it. With an all-reduce every machine has partition 0 and plans for its

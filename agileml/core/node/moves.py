@@ -1,7 +1,7 @@
 """Moves of shards and backups to this machine in a membership change, and from it: the step *install*.
 
-The controller's `Fetch` names a source. What this machine has itself is installed at once; otherwise it asks the source
-(`Get`), again and again until a `Copy` comes, and tells the controller (`Installed`).
+The controller's `Fetch` names a source. A shard that this machine has itself is installed at once; for another it asks
+the source (`Get`), again and again until a `Copy` comes, and tells the controller (`Installed`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each is one fused pass over a block, in the block's own precision (`kernels`). Input and output arrays may be the same
 (in place) or not (while readers still need the old values). Rows of sparse tables that a clock does not touch keep
-their momentum and moments as they are. Two blocks or one: an element's new value depends on that element alone, and
-with LAMB on the norms of its whole layer.
+their momentum and moments as they are. The split into blocks does not matter: an element's new value depends on that
+element alone, and with LAMB on the norms of its whole layer.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class Lamb(Shaping):
         return True
 
     def _numbers(self, clock: int, terms: StepTerms, number: Any) -> tuple[Any, ...]:
-        """What the direction depends on beside the arrays."""
+        """The numbers that the direction needs besides the arrays."""
         steps = clock + 1 - terms.skipped
         found = (
             self.beta1,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StepTerms:
-    """What the step of a block takes from its clock.
+    """The numbers of a clock that the step of a block needs.
 
     scale: of the gradient. skipped: how many clocks before took no step. norms: of layers, by name, those of the
     parameters and of the direction that they are to move in; trust: the ratio of the two of the layer that is stepped

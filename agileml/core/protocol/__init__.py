@@ -1,5 +1,5 @@
 """The words that controller and machines share: messages, commands, inputs, the view and the durable record.
 
 All are frozen dataclasses without behaviour, so a module that only reads them may be changed without knowing the rest.
-Begin with `view` (who owns, backs up and computes what), then `messages`, in the order in which a clock uses them.
+Begin with `view` (the owners, backups and workers), then `messages`, in the order in which a clock uses them.
 """

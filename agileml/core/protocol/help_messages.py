@@ -17,8 +17,8 @@ from straggler.flexrr.protocol import (
 
 @dataclass(frozen=True)
 class HelpMessage:
-    """Between workers: who is how far, and which units one computes for the other. Workers are numbered in the order of
-    the view's share."""
+    """Between workers: the progress of a worker, and the units that it computes for another. Workers are numbered in
+    the order of the view's share."""
 
     epoch: int
     body: ProgressReport | DoThis | BegunHelping | HelpCompleted | CancelHelp | CancelAck

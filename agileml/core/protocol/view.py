@@ -1,4 +1,4 @@
-"""The view: who owns and backs up which partition, who works on what, and from which clock. Small and durable."""
+"""The view: the owner and backup of each partition, the worker of each slice, the clock to resume from. Durable."""
 
 from __future__ import annotations
 

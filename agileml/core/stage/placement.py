@@ -185,5 +185,5 @@ def place(
 
 
 def moves(before: Sequence[str], after: Sequence[str]) -> int:
-    """How many things change hands."""
+    """The number of positions at which two assignments differ."""
     return sum(a != b for a, b in zip(before, after, strict=True))

@@ -1,8 +1,8 @@
 """One stage's way through a clock of a pipeline: the fixed list of its actions, taken one after the other.
 
-The list is 1F1B with a flush for the units of a bundle, or the zero-bubble order. A walk stops where it needs what a
-neighbour sends, and where it has something for others: whoever drives it (a thread, or a simulation) answers the first
-and delivers the second. So it neither waits nor sends.
+The list is 1F1B with a flush for the units of a bundle, or the zero-bubble order. A walk stops where it needs data of a
+neighbour, and where it has results for others: its driver (a thread, or a simulation) supplies the data and sends the
+results. So it neither waits nor sends.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class StageWalker:
         return self._puts_off and bool(run.place.before)
 
     def _forward(self, run: StageRun, number: int, came: Crossing | None) -> Step:
-        """The forward of a unit. came: what the stage before has sent for it."""
+        """The forward of a unit. came: the activations of the stage before."""
         assert (came is not None) == bool(run.place.before), (run.place, came)
         unit = self._work.unit(run.job.clock, number)
         incoming = tuple(wire for wire in came.tensors if wire is not None) if came is not None else ()

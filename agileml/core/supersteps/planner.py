@@ -19,8 +19,8 @@ class SuperstepPlanner:
     """Fixes the plan of each superstep, and tells of plans that differ from the one told before.
 
     A worker's next iteration should take as long as its last one: from push to push as they arrive here, or from the
-    superstep's beginning to the first push. Measurements are advice, and no cut holds them; `known` is what the planner
-    of the view before knew, where partition 0 has not moved.
+    superstep's beginning to the first push. Measurements only guide the plan, so cuts do not contain them; `known`:
+    those of the planner of the view before, where partition 0 has not moved.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class SuperstepPlanner:
         """The superstep that begins at `first`, and ends at `stop` at the latest, for a worker that has nothing to do
         before it; None if it may not begin yet.
 
-        It may when all who have minibatches of the one before are done with them at every partition. That partition 0
-        has them does not say so: after a change another partition may lack what it counted long ago. A worker that asks
-        for an older superstep had nothing in it, and gets the newest.
+        It may when every partition has counted all minibatches of the superstep before. Partition 0 alone is no proof:
+        after a change another partition may lack minibatches that it counted long ago. A worker that asks for an older
+        superstep had nothing in it, and gets the newest.
         """
         if self._plan is not None and first <= self._plan.first:
             return self._plan

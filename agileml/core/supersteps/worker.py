@@ -1,9 +1,9 @@
 """The worker of a machine with supersteps: goes through its minibatches one by one, then asks for more.
 
 For each minibatch it pulls the newest parameters, computes, and pushes to every partition, where the pull of the next
-one follows. When all have counted the last one of a superstep it asks the owner of partition 0 for the next, which is
-told once everyone's are counted. A membership change ends the superstep: nothing that was read under an older view
-counts in the new one.
+one follows. When all have counted its last one of a superstep it asks the owner of partition 0 for the next, and gets
+the answer once the minibatches of all workers are counted. A membership change ends the superstep: nothing that was
+read under an older view counts in the new one.
 """
 
 from __future__ import annotations

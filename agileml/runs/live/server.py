@@ -39,7 +39,8 @@ def page(view: dict[str, Any] | None = None) -> str:
 
 
 class PageServer:
-    """A context manager: answers on loopback to those who know the token. `look` returns the newest view as JSON."""
+    """A context manager: answers on loopback the requests that carry the token. `look` returns the newest view as
+    JSON."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Pictures of who computed how much, and of waiting."""
+"""Pictures of the units that each machine computed, and of its waiting."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def node_credentials(aws: Clients, names: Names) -> CredentialsAre:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve until told to end. What was bought stays: the next buyer goes on with it."""
+    """Serve until told to end. Instances that were bought stay: the next buyer goes on with them."""
     parser = argparse.ArgumentParser(description="Buy for the jobs of a stack, within its limits.")
     parser.add_argument("--stack", required=True)
     parser.add_argument("--region", required=True)

@@ -1,4 +1,4 @@
-"""Buys for one job at a time within the limits of its stack, and ends what a job left that does not come back.
+"""Buys for one job at a time within the limits of its stack, and ends the instances of a job that does not come back.
 
 All methods are called under one lock (`server`). Purchases are on disk before they are made, so a buyer that dies in
 between goes on with the same sums; what it did not hear of is found by the job's tag.

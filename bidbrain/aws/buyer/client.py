@@ -112,8 +112,8 @@ def credentials_from(path: Path) -> CredentialsAre:
 class BuyerCloud:
     """EC2 through the buyer at `path`, for one job of a stack. Calls may come from any thread.
 
-    A buyer that was started again is connected to again at the next call; the call that met its end has an unknown
-    outcome, and is repeated by who made it. notices: a source beside the buyer's queue. Raises CloudError.
+    After a restart of the buyer the next call connects to it again. The outcome of a call during which it ended is
+    unknown, and the caller repeats it. notices: a source beside the buyer's queue. Raises CloudError.
     """
 
     together = False

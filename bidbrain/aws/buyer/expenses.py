@@ -1,4 +1,4 @@
-"""What the machines of a stack have cost, and what its limits still allow. Pure: prices and times are arguments.
+"""The cost of a stack's machines so far, and the rest of its limits. Pure: prices and times are arguments.
 
 The driver of a job has a finer account (`bidbrain.accounts`) with guards of its own, and stops before any of these
 limits is reached. This sum is kept by the buyer, from its own purchases and AWS' prices, so that code beside the driver

@@ -1,7 +1,7 @@
-"""What a driver and the buyer say to each other: one JSON line each, checked against these types. Pure.
+"""The messages between a driver and the buyer: one JSON line each, checked against these types. Pure.
 
-The driver imports the user's code, so the buyer believes none of its lines: what is not exactly one of these requests
-is answered with a sentence. The calls are those of `bidbrain.live.cloud.Cloud`, which may all be repeated.
+The driver imports the user's code, so the buyer trusts none of its lines: it answers a line that is not exactly one of
+these requests with a sentence. The calls are those of `bidbrain.live.cloud.Cloud`, which may all be repeated.
 """
 
 from __future__ import annotations

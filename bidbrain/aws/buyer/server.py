@@ -1,4 +1,4 @@
-"""The socket of the buyer: who asks is known by the kernel, what is asked is one JSON line."""
+"""The socket of the buyer: the kernel names the user of each client, and each request is one JSON line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BuyerServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.drivers = itertools.count(1)
         path.unlink(missing_ok=True)
         super().__init__(str(path), _Connection)
-        path.chmod(0o666)  # the kernel says who connects; `_Connection` decides
+        path.chmod(0o666)  # the kernel names the user who connects; `_Connection` decides
 
     def look(self, stopping: threading.Event, every_s: float = LOOK_S) -> None:
         """Have the buyer look until `stopping` is set; a problem is said and tried again."""

@@ -1,4 +1,4 @@
-"""The stack from the inside: what a service on the head needs to buy machines into it."""
+"""The stack from the inside: the settings that a service on the head needs to buy machines for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def attach(site: Site, job: str, aws: Clients | None = None) -> Attached:
 
 
 def risk_of(site: Site, aws: Clients | None = None) -> BucketObjects:
-    """What the stack's jobs learned of pools, in its bucket. Raises CloudError."""
+    """The observations of pools by the stack's jobs, in its bucket. Raises CloudError."""
     aws = aws or Aws(site.region)
     with errors(f"the stack {site.name}"):
         names = names_of(site, str(aws.client("sts").get_caller_identity()["Account"]))

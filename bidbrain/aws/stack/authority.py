@@ -1,8 +1,8 @@
 """The certificate authority of a stack's Ray cluster, and the certificates of its hosts (X.509, RFC 5280).
 
 With TLS Ray asks both ends of a connection for a certificate of this authority, and a host shows one before it is sent
-a token. gRPC compares the address that it connects to with those in the certificate, and nobody knows an instance's
-address before it runs, so each instance gets its own certificate when it boots.
+a token. gRPC compares the address that it connects to with those in the certificate, and an instance's address is
+unknown before it runs, so each instance gets its own certificate when it boots.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HostCertificate:
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority: its certificate (PEM), which everybody may see, and its private key (PEM)."""
+    """An authority: its certificate (PEM), which is no secret, and its private key (PEM)."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -57,7 +57,7 @@ class Authority:
 
     @classmethod
     def parsed(cls, text: str) -> Authority:
-        """What `text` gave. Raises AuthorityError."""
+        """The authority whose `text` this is. Raises AuthorityError."""
         try:
             key = serialization.load_pem_private_key(text.encode(), password=None)
             certificate = x509.load_pem_x509_certificate(text.encode())

@@ -57,7 +57,7 @@ class Names:
 
     @property
     def limits(self) -> str:
-        """Of the object with what the buyer may buy and spend."""
+        """Of the object with the limits of the buyer."""
         return f"{self.prefix}{LIMITS_OBJECT}"
 
     @property
@@ -83,5 +83,5 @@ def names_of(site: Site, account: str) -> Names:
 
 
 def tags_of(site: Site, part: str) -> dict[str, str]:
-    """The tags of what is made outside CloudFormation."""
+    """The tags of resources that are made outside CloudFormation."""
     return {**site.tags, TAG_STACK: site.name, TAG_OWNER: OWNER, TAG_PART: part}

@@ -48,7 +48,7 @@ class Head:
 
 
 class Builder:
-    """Makes what is missing. `sleep` waits for AWS."""
+    """Makes the missing parts. `sleep` waits for AWS."""
 
     def __init__(
         self, aws: Clients, site: Site, want: Wanted, package: Package, sleep: Callable[[float], None]

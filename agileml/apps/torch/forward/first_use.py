@@ -1,9 +1,9 @@
 """Waiting for a parameter when the module first uses it, so that forward begins before the last layers are here.
 
-Every torch function that a forward calls passes through `FirstUse` with its arguments, whoever calls it: a layer, a
+Every torch function that a forward calls passes through `FirstUse` with its arguments, from any caller: a layer, a
 parent that reads its child's weight, a function of weights alone. So tied weights, modules that are called twice and
-containers of parameters need no rule of their own. What torch calls without a Python argument (TorchScript) is not
-seen: the first forward, which has everything, learns which parameters are, and waits for the others come first.
+containers of parameters need no rule of their own. Calls of torch without a Python argument (TorchScript) are not seen:
+the first forward, which has everything, learns which parameters are, and waits for the others come first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An optimizer of torch over a flat module, and its state as two tables of numbers.
 
 `optimizer` holds every state tensor of the parameters' dtype, `optimizer_numbers` everything else as float64: for each
-parameter whether it has a state at all, then its step counts and other numbers. What a state consists of is found by
-one step on tensors without memory.
+parameter whether it has a state at all, then its step counts and other numbers. One step on tensors without memory
+finds out which tensors and numbers a state has.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Help between the workers of a view: FlexRR's RapidReassignment (thesis 3.3) around one machine's worker.
 
-Stands between the worker and the shell. `FlexRrWorker` decides who computes which range of whose units; this class
-turns that into computations, pulls and pushes. A worker contributes what it was dealt, less what it gave away, plus
-what it took over. Giver and helper would push a range in the same bundles, so each of its units counts once.
+Stands between the worker and the shell. `FlexRrWorker` decides which worker computes which range of another one's
+units; this class turns that into computations, pulls and pushes. A worker contributes the units that it was dealt,
+without those that it gave away, and those that it took over. Giver and helper would push a range in the same bundles,
+so each of its units counts once.
 
 Help lasts as long as a view. A membership change drops all that is under way and deals again what no partition has.
 Clocks that the view lists as open are not helped, nor, where clocks have plans, those whose plan does not say so.

@@ -1,9 +1,9 @@
 """Tables that stay where the machine computes: the engine counts clocks, the application's replica has the values.
 
 A shard of such a job holds no block of these tables while a view is in force. It asks the replica for one when a cut is
-taken or a copy is sent; then no step is under way, because the server takes the steps itself, between two clocks. What
-a change installs lies on the host, beside the shard that is frozen, until the view is in force: a change that fails
-must leave the replica as it is.
+taken or a copy is sent; then no step is under way, because the server takes the steps itself, between two clocks. A
+shard that a change installs lies on the host, beside the shard that is frozen, until the view is in force: a change
+that fails must leave the replica as it is.
 """
 
 from __future__ import annotations
