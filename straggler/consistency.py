@@ -1,4 +1,4 @@
-"""When a worker may start a clock and what it reads: BSP, SSP, ASP and ElasticBSP as policy objects.
+"""When a worker may start a clock and the version that it reads: BSP, SSP, ASP and ElasticBSP as policy objects.
 
 A partition has version v when exactly the clocks < v have been applied to it (thesis 2.2). A policy answers a
 worker that wants to start clock t from a partition of version v. It knows nothing of messages or machines.

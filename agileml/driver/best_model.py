@@ -23,7 +23,7 @@ Read = Callable[[Finished], Callable[[], Parts | None]]
 
 @dataclass
 class BestRule:
-    """mode: "min" or "max", which is better. `best`: what is kept now."""
+    """mode: "min" or "max", which is better. `best`: the model that is kept now."""
 
     metric: str
     mode: str
@@ -94,7 +94,7 @@ class BestModel:
         return CutJudged(held.clock)
 
     def _tell_passed_over(self, held: int) -> None:
-        """Of what was evaluated before the held cut, say which was better than the best and is lost."""
+        """Name the evaluations before the held cut that were better than the best and are lost."""
         for clock in sorted(clock for clock in self._values if clock < held):
             value = self._values.pop(clock)
             best = self._rule.best

@@ -1,4 +1,5 @@
-"""The start of a run: it says what it waits for, shows the output of a process that does not come up, and gives up."""
+"""The start of a run: names the processes that it waits for, shows the output of a process that does not come up, and
+gives up."""
 
 from __future__ import annotations
 

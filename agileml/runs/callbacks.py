@@ -112,7 +112,7 @@ class Callbacks:
         return None
 
     def recall(self, evaluations: Callable[[], Iterable[Evaluated]]) -> None:
-        """Tell early stopping what was measured before a restart of the run's head."""
+        """Give early stopping the values from before a restart of the run's head."""
         rules = [callback for callback in self._callbacks if isinstance(callback, EarlyStopping)]
         for done in evaluations() if rules else ():
             for rule in rules:

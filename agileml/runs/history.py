@@ -1,4 +1,4 @@
-"""The series of a run: for each clock its loss, learning rate, speed and machines, and what was evaluated."""
+"""The series of a run: for each clock its loss, learning rate, speed and machines, and its evaluations."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class CallbackElsewhere(Callback):
 
 
 def serve(descriptor: int) -> None:
-    """Run what the user's process sends, and send back how it ended."""
+    """Run the job that the user's process sends, and send back its result or error."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with Connection(descriptor) as connection:
         try:

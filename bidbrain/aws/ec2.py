@@ -226,7 +226,7 @@ class Ec2:
         return request
 
     def _launch_times(self, ids: Sequence[str]) -> dict[str, int]:
-        """When machines were launched; what is not listed yet is left out."""
+        """When machines were launched; those that are not listed yet are left out."""
         return {
             each["InstanceId"]: int(each["LaunchTime"].timestamp()) for each in self._describe(_by_id(ids))
         }

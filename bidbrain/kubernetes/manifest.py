@@ -133,7 +133,7 @@ def authority_secret(cluster: str, namespace: str, pem: str) -> Manifest:
 
 
 def text(plan: ClusterPlan) -> str:
-    """The manifests as YAML, with a head that says what to put into a job's config."""
+    """The manifests as YAML, with a comment ahead that gives the lines for a job's config."""
     found = yaml.dump_all(manifests(plan), Dumper=_NoAliases, sort_keys=False, width=110)
     return "\n".join(_head(plan)) + "\n---\n" + found
 

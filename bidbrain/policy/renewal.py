@@ -92,7 +92,7 @@ class Renewal:
     def _index(
         self, view: MarketView, offer: Offer, vcpus: int, survive: float, held_s: float, useful_s: float
     ) -> float:
-        """`renewal_index` of one slot: its shares of the reliable machines and of what an eviction stops."""
+        """`renewal_index` of one slot: its shares of the reliable machines and of the work that an eviction stops."""
         job, reference = view.job, self._setting.reference
         share = self._setting.reliable.hourly / reference * vcpus / job.cap_vcpus
         lambda_share_h = job.engine.lambda_s / HOUR_S * job.cap_vcpus / vcpus

@@ -572,7 +572,7 @@ def _held_cost(
     renew: bool,
     terms: Floats,
 ) -> float:
-    """E of what is held or requested, with `ending` renewed or dropped.
+    """E of the machines held or requested, with `ending` renewed or dropped.
 
     Fills terms[0] with (allocations, cost, prod (1 - beta), vCPUs) and terms[1 ...] with (omega, machines, nu) of each.
     """

@@ -1,4 +1,4 @@
-"""One job against recorded prices, event by event, with any policy: the definition of what a simulation is.
+"""One job against recorded prices, event by event, with any policy: this module defines what a simulation computes.
 
 At an instant, in this order: hours end and evictions come (in order of acquisition), requests come due, the policy
 decides, requests without delay are granted. `kernel` does the same for the built-in policies, faster. An eviction at

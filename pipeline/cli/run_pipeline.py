@@ -86,7 +86,7 @@ def run_training(
     ] = None,
     changes: Annotated[list[str] | None, _SET] = None,
 ) -> None:
-    """Train. Prints the losses, params_sha256, and what was predicted and measured."""
+    """Train. Prints the losses, params_sha256, and the predicted and measured times."""
     with _Sentences():
         if (config is None) == (replay is None):
             raise typer.BadParameter("give a config, or --sequential --replay RUN")

@@ -286,7 +286,7 @@ class _Simulation:
         heapq.heappush(self.events, (when, self.sequence, worker, what, action))
 
     def _start(self, worker: int, now: float) -> None:
-        """Start a worker's next action if it is free and what it needs is there."""
+        """Start a worker's next action if it is free and the inputs of the action are there."""
         actions = self.schedule.workers[worker]
         if self.running[worker] or self.at[worker] >= len(actions):
             return

@@ -203,7 +203,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Throw away what was computed for this bundle: a helper does it."""
+    """Throw away the results of this bundle: a helper computes it."""
 
     bundle: Bundle
 

@@ -324,7 +324,7 @@ class FlexRrWorker:
         self._go_on(now_ns)
 
     def _left_to_helper(self, offer: Offer) -> None:
-        """The helper computes the range: drop what was computed of it here."""
+        """The helper computes the range: drop the part that was computed here."""
         if offer.fate is Fate.HELD:
             self._out.append(Discard(offer.assignment.bundle))
         if self.task is not None and self.task.offer is offer:

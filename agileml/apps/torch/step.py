@@ -107,7 +107,7 @@ class Stepper:
             self.loss_scale = float(tables[LOSS_SCALE].reshape(-1)[0])
 
     def _use_resident(self, tables: Mapping[str, Array]) -> None:
-        """A clock has no parameters here; what is evaluated after training has."""
+        """A clock has no parameters here; the evaluation after training has."""
         assert self._resident is not None
         if PARAMETERS in tables:
             self._resident.copy_(borrowed(tables[PARAMETERS]))

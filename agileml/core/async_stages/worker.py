@@ -99,7 +99,7 @@ class AsyncStageWorker(Worker):
         raise AssertionError(f"a stage reads its layers whole: {event}")
 
     def ack(self, message: Ack) -> None:
-        """Do nothing: what is pushed here is counted here."""
+        """Do nothing: a push of this machine is counted on it."""
 
     def behind(self, message: Behind) -> None:
         raise AssertionError(f"only this machine makes versions of its layers: {message}")
@@ -108,4 +108,4 @@ class AsyncStageWorker(Worker):
         """Do nothing: steps follow versions."""
 
     def resend(self) -> None:
-        """Do nothing: what a machine says to itself is not lost."""
+        """Do nothing: a message of a machine to itself is not lost."""

@@ -110,7 +110,7 @@ class Membership:
         return found
 
     def admit(self, node: str, capacity: float | None = None) -> None:
-        """Allow a machine to become a member. capacity: None if it is what it was said to be."""
+        """Allow a machine to become a member. capacity: None if it is as announced."""
         if node in self.nodes:
             self.nodes[node].admitted = True
             if capacity is not None:

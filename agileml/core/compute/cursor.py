@@ -53,6 +53,6 @@ class Cursor:
         self.stop = stop
 
     def abort(self) -> None:
-        """Begin nothing more; what was computed is not wanted."""
+        """Begin no other chunk; the results so far are not wanted."""
         with self._lock:
             self.stop, self.is_aborted = self.begun, True

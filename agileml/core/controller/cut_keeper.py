@@ -164,7 +164,7 @@ class CutKeeper:
 
     @property
     def _apart(self) -> int:
-        """With supersteps, the clocks from cut to cut; 0 for the first of a view, which limits what a loss costs."""
+        """With supersteps, the clocks from cut to cut; 0 for the first of a view, which limits the cost of a loss."""
         control = self._control
         rule, clock_s = control.settings.cuts, control.log.clock_s
         if control.view is None or control.record.committed.epoch != control.view.epoch or not clock_s:

@@ -1,4 +1,4 @@
-"""The sums of one machine in an all-reduce: their order, when to pause, and what a closed group loses.
+"""The sums of one machine in an all-reduce: their order, when to pause, and the sums that a closed group loses.
 
 Every machine of a group holds a replica of all partitions. It hands the sum of its own bundles to the group, partition
 by partition, the last one first because backward ends there first. When the sum of the group is back, it applies it to

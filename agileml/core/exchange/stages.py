@@ -98,7 +98,7 @@ class StageLinks(DirectPushes):
 
     @property
     def is_paused(self) -> bool:
-        """True when this stage goes on only with the first one; at the first one, when what it computed is applied."""
+        """True when this stage goes on only with the first one; at the first one, when its own units are applied."""
         if not self._is_asked or not self._is_first:
             return self._is_asked
         return all(version > self._worker.clock for _, version in self._server.versions(self._epoch))
@@ -152,7 +152,7 @@ class AsyncStageLinks(StageLinks):
         return all(version == self._end for _, version in self._server.versions(self._epoch))
 
     def pause(self) -> None:
-        """Begin no other clock. The limit of clocks does not hold for what is in flight."""
+        """Begin no other clock. The limit of clocks does not hold for units in flight."""
         if self._is_first and not self._is_asked:
             self._end = self._steps.end_here()
             self._server.raise_limit(self._job.clocks, 0.0)

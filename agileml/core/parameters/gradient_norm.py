@@ -149,6 +149,6 @@ def _sum_rows(values, columns, sums):  # type: ignore[no-untyped-def]
 
 
 def load_kernels(dtype: str) -> None:
-    """Load or compile what the first clock would otherwise wait for."""
+    """Load or compile the kernels that the first clock would otherwise wait for."""
     _sum_groups(read_only(np.zeros(1, dtype)), np.zeros(1))
     _sum_rows(read_only(np.zeros(1, dtype)), 1, np.zeros(1))

@@ -188,7 +188,7 @@ def reached(gradient: Array, starts: Array, stops: Array) -> Array:
 
 
 def load_kernel(dtype: str) -> None:
-    """Load or compile what the first step would otherwise wait for."""
+    """Load or compile the kernels that the first step would otherwise wait for."""
     _reached(read_only(np.zeros(1, dtype)), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 

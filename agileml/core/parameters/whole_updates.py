@@ -1,4 +1,5 @@
-"""Summed updates of dense tables without gaps: what an all-reduce adds up, and what a replica takes a step along."""
+"""Summed updates of dense tables without gaps: an all-reduce adds them up, and a replica takes its step along the
+sum."""
 
 from __future__ import annotations
 

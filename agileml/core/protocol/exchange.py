@@ -49,7 +49,7 @@ class Combiner(Protocol):
         """True while this machine has stopped between two clocks because a change is to come."""
 
     def prepare(self) -> None:
-        """Stop what is under way, because a change begins."""
+        """Stop the work under way, because a change begins."""
 
     def adopt(self, view: View) -> None:
         """Go on under a view, which the server and the worker know already."""

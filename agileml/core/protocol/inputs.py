@@ -32,7 +32,7 @@ class NodeDown:
 
 @dataclass(frozen=True)
 class NodeFailed:
-    """A machine's process could not start: `up` is what it would have been, `failure` what went wrong."""
+    """A machine's process could not start. up: the machine that it would have been. failure: the reason."""
 
     up: NodeUp
     failure: Failure

@@ -80,7 +80,7 @@ Order = LoadItems | ReadRows | ComputeSums | SetPace | SetThreads
 
 @dataclass(frozen=True)
 class Ready:
-    """The process is warm, or has loaded what it was told to."""
+    """The process is warm, or has loaded its slices."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
 
 
 def bill_lines(market: Mapping[str, Any]) -> list[str]:
-    """The bill, and for a finished job what it would have cost otherwise."""
+    """The bill, and for a finished job the cost of the alternatives."""
     usd = market["usd"]
     took = f"{market['market_hours']:.2f} h of the market, {market['evictions']} evictions"
     lines = [f"bill ${usd:.2f} ({market['policy']}, {took})"]

@@ -75,7 +75,7 @@ def _bought(log: Log) -> list[tuple[Logged[InstancesBought], Logged[AllocationEn
 
 
 def spend(axes: Axes, log: Log) -> bool:
-    """Dollars if everything ended then, beside what the job on on-demand machines would have cost by then."""
+    """Dollars if everything ended then, beside the cost of the job on on-demand machines by then."""
     told, opened = of_type(log, Billed), events_of(log, MarketOpened)
     if not told or not opened:
         return False

@@ -152,7 +152,7 @@ class Buyer:
             self._job.driver, self._job.left_s = None, self._clock.now_s()
 
     def answer(self, request: Request, driver: int) -> Answer:
-        """Do what the driver of the job asks. Raises CloudError."""
+        """Carry out a request of the job's driver. Raises CloudError."""
         job = self._job
         if job is None or job.driver != driver:
             raise RefusedError("this connection drives no job of the stack, expected `open` first")

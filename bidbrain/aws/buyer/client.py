@@ -67,7 +67,7 @@ def buyer_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class Connection:
-    """One connection to the buyer. Raises OSError; calls raise CloudError, also for what the buyer refuses."""
+    """One connection to the buyer. Raises OSError; calls raise CloudError, also for requests that the buyer refuses."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -99,7 +99,7 @@ class Expenses(BaseModel):
         return ""
 
     def _sums(self, job: str, limits: Limits) -> list[tuple[str, int, int]]:
-        """(what was paid for, micro-dollars so far, the most they may be)."""
+        """(purpose, micro-dollars so far, the limit of them)."""
         sums = [(f"job {job}", self.spent(job), limits.job_micro_usd)]
         if limits.stack_micro_usd is not None:
             sums.append(("the stack with all its jobs", self.spent(), limits.stack_micro_usd))

@@ -303,7 +303,7 @@ class Helping:
             self._worker.go_on()
 
     def _follow_task(self) -> None:
-        """Have the shell compute what the state machine computes."""
+        """Have the shell compute the ranges that the state machine computes."""
         assert self._flex is not None
         task = self._flex.task
         if self._ranges.now is not None and self._ranges.now.task is not task:
