@@ -20,9 +20,8 @@ class PoolServer(Server):
     ) -> None:
         super().__init__(me, job, send, stores, replica)
         self._pool: BundlePool | None = None  # of the view, where partition 0 is here
-        self._asks: dict[
-            str, DrawBundle
-        ] = {}  # by worker, those of a view that this machine does not know yet
+        # By worker, those of a view that this machine does not know yet.
+        self._asks: dict[str, DrawBundle] = {}
 
     def draw(self, worker: str, message: DrawBundle) -> None:
         """Tell a worker its next bundle, if there is one."""
