@@ -148,7 +148,12 @@ def _removed(folder: Path) -> bool:
     """Remove a file unless a process reads it."""
     with _alone(folder, fcntl.LOCK_NB) as is_ours:
         if is_ours:
-            shutil.rmtree(folder)
+            lock = folder / ".lock"
+            for path in [each for each in folder.iterdir() if each != lock]:
+                path.unlink()
+            lock.unlink()  # last: a process that finds no lock, and makes one, finds no file either
+            with contextlib.suppress(OSError):  # one has made a lock already, and uses the folder
+                folder.rmdir()
         return is_ours
 
 

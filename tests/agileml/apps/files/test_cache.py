@@ -55,6 +55,21 @@ def test_a_file_that_is_read_stays(tmp_path: Path) -> None:
     assert files(tmp_path) == {"c"}
 
 
+def test_a_file_may_be_asked_for_while_it_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that removes it found a folder that was not empty: another had made a lock for itself in it."""
+    far, remove = Far(tmp_path, 150), os.rmdir
+
+    def remove_late(folder: Path | str, **options: int | None) -> None:
+        (tmp_path / "a" / ".lock").touch()
+        assert files(tmp_path) == set()  # the other finds no half of it
+        remove(folder, **options)
+
+    far.read("a")
+    monkeypatch.setattr(os, "rmdir", remove_late)
+    far.read("b")
+    assert files(tmp_path) == {"b"}
+
+
 def test_a_file_that_is_larger_than_the_bound_is_one_sentence(tmp_path: Path) -> None:
     far = Far(tmp_path, 99)
     with pytest.raises(
