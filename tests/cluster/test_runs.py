@@ -75,7 +75,8 @@ CHANGING = "joins and notices"  # it goes through all three stages
 SGD = {"kind": "sgd", "learning_rate": 0.001}
 ADAM = {"kind": "adam", "learning_rate": 0.01}
 GRID = [
-    pytest.param(MF, [CHANGING], id="mf momentum, joins and notices"),
+    # tests/faults/test_real_nodes.py has such a run with faults as well.
+    pytest.param(MF, [CHANGING], id="mf momentum, joins and notices", marks=pytest.mark.slow),
     pytest.param(MF, [name for name in SHAPES if name != CHANGING], id="mf momentum", marks=pytest.mark.slow),
     pytest.param(MLR, SHAPES, id="mlr adam", marks=pytest.mark.slow),
     pytest.param({**MF, "optimizer": SGD}, SHAPES, id="mf sgd", marks=pytest.mark.slow),

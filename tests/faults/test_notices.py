@@ -19,7 +19,7 @@ from tests.faults.fault_rig import MLR, FaultRig, lasting, reference_of
 MANY = 100
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 9))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 9))])
 def test_a_hundred_notices_within_a_second_doubled_and_in_any_order(scripts: Any, seed: int) -> None:
     draw = random.Random(seed)
     script = scripts(make_job(slices=128, partitions=16, clocks=1000))

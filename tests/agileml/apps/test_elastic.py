@@ -41,7 +41,8 @@ PLAN = [
 
 
 @pytest.mark.parametrize(
-    "name", ["kmeans", "lda", "embeddings", pytest.param("kmeans-minibatch", marks=pytest.mark.slow)]
+    "name",
+    ["lda", "embeddings", *(pytest.param(n, marks=pytest.mark.slow) for n in ("kmeans", "kmeans-minibatch"))],
 )
 def test_machines_that_come_go_and_die_do_not_change_a_bit(name: str, tmp_path: Path) -> None:
     base: Mapping[str, Any] = JOBS[name]

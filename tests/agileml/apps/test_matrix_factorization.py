@@ -163,6 +163,7 @@ def tuned_sgd(app: MatrixFactorization, passes: int, grid: list[tuple[float, flo
     return min(trained(rate, l2) for rate, l2 in grid)
 
 
+@pytest.mark.slow
 def test_sums_of_steps_are_as_good_as_tuned_sequential_sgd() -> None:
     # (data, our settings, the best of a far larger grid for plain SGD and its neighbours)
     real = ({"path": str(RATINGS)}, {}, [(0.02, 0.08), (0.02, 0.1), (0.03, 0.08), (0.01, 0.1)])

@@ -189,6 +189,7 @@ def test_a_budget_that_is_gone_before_the_first_clock_leaves_nothing(tmp_path: P
     assert rig.fleet.settlement.bill.micro_usd < 210_000
 
 
+@pytest.mark.slow
 def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: Path) -> None:
     rig = MarketRig(job(800, hours=1, job_hours=8.0), tmp_path)
     rig.backend.seconds = seconds = StoppedClock()
@@ -289,6 +290,7 @@ def test_a_bill_that_cannot_be_written_costs_the_bill_alone(tmp_path: Path) -> N
     assert not list((rig.folder.path / "market").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_job_on_recorded_availability(tmp_path: Path) -> None:
     """Pools lose and regain nodes; the policy moves to where there is room."""
     files = []

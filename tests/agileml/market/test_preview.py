@@ -37,6 +37,7 @@ def test_a_dry_run_says_what_would_be_bought_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_policy_of_the_user_is_found_from_the_working_folder(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from bidbrain.policy.standard import Standard\n\n\nclass Mine(Standard):\n    pass\n"

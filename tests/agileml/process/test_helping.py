@@ -35,7 +35,8 @@ def until_helped(clocks: int, least: int) -> Callable[[FaultRig, HeadState], Non
     return watch
 
 
-@pytest.mark.parametrize("base", [MF, pytest.param(MLR, marks=pytest.mark.slow)], ids=["mf", "mlr"])
+@pytest.mark.slow  # tests/faults/test_help_through_faults.py has such runs with faults
+@pytest.mark.parametrize("base", [MF, MLR], ids=["mf", "mlr"])
 def test_help_does_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> None:
     values = job(base, helping=True, plan=PLAN, clocks=1000, **PACE)
     rig = FaultRig(values, tmp_path, until_helped(26, 50))

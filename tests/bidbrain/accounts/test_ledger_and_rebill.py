@@ -80,7 +80,9 @@ def second_by_second(lines: list[dict], prices: dict[str, list[tuple[int, int]]]
     return total
 
 
-@pytest.mark.parametrize("rules", ["hourly_2016", "per_second", "per_second_paid"])
+@pytest.mark.parametrize(
+    "rules", ["hourly_2016", pytest.param("per_second", marks=pytest.mark.slow), "per_second_paid"]
+)
 def test_both_bills_agree_to_the_micro_dollar(turbulent, rules: str) -> None:
     prices: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for at_s, kind, zone, _, price in rows_of(turbulent):

@@ -131,6 +131,7 @@ def test_a_type_without_an_on_demand_price_is_left_out_and_said(capsys, turbulen
     assert "no on-demand price is known for the machine type 'zz9.xlarge'" in said
 
 
+@pytest.mark.slow
 def test_bids_on_prices_after_the_end_of_bidding_are_warned_of(capsys, turbulent, tmp_path: Path) -> None:
     path = tmp_path / "later.csv.gz"
     later_s = 3 * 365 * 86_400
