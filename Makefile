@@ -24,10 +24,12 @@ check: style
 	$(BIN)/pytest -q tests/house/test_imports.py tests/house/test_floors.py
 
 # Types are checked while the first tests run: one process of mypy leaves the other cores idle. Tests with Ray nodes mostly
-# wait for Ray, so three files of them run at a time; only files with such tests are collected again.
+# wait for Ray, so three files of them run at a time, those that take longest first; only files with such tests are
+# collected again.
+LONGEST := tests/cluster/test_submit.py tests/cluster/test_existing_cluster.py tests/agileml/market/test_real_nodes.py
 test: style
 	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; wait $$types && exit $$tests
-	$(BIN)/pytest -q -m "not slow and cluster" -n 3 --dist loadfile $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
+	$(BIN)/pytest -q -m "not slow and cluster" -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST) $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
 
 test-all: check
 	$(BIN)/pytest -q
