@@ -41,7 +41,7 @@ DISRUPTION = 20 / 6  # clocks
 SSP = {"consistency": {"kind": "ssp", "slack": 1}}
 SCHEMES: Mapping[str, Mapping[str, Any]] = {
     "bsp": {"balance": "static"},
-    "ssp:1": SSP,
+    "ssp:1": {"balance": "static", **SSP},  # fixed shares, as in the thesis; `auto` is a pool
     "bsp-rr": {"helping": True},
     "flexrr": {"helping": True, **SSP},
 }
