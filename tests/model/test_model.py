@@ -61,9 +61,9 @@ def assert_clean(seeds: Iterable[int], mode: str, faults: int | None = None) -> 
     return tally
 
 
-def assert_everything_happened(tally: Tally) -> None:
+def assert_everything_happened(tally: Tally, kinds: Iterable[str] = KINDS) -> None:
     """A test that injects nothing proves nothing."""
-    missing = KINDS - set(tally.fired)
+    missing = set(kinds) - set(tally.fired)
     assert not missing, missing
     for what in (*SEEN, *WAYS):
         # A pipeline's stages are transient machines wherever there are some.
@@ -246,7 +246,8 @@ def test_1000_schedules_in_which_nothing_is_lost(mode: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_100_schedules_of_30_faults(mode: str) -> None:
-    assert_everything_happened(assert_clean(range(100), mode, faults=30))
+    # An owner that wakes in the middle of a change is drawn for quiet schedules alone, without a number of faults.
+    assert_everything_happened(assert_clean(range(100), mode, faults=30), KINDS - {WAKING})
 
 
 def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None:
