@@ -13,7 +13,7 @@ from agileml.core.node.backup import Backup, PartSaves
 from agileml.core.node.help.helping import Helping
 from agileml.core.node.moves import ShardMoves
 from agileml.core.node.overlap.choice import Chosen, OverlapChoice
-from agileml.core.node.piggyback import can_piggyback, piggybacked
+from agileml.core.node.overlap.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff, Timers, subject_of
 from agileml.core.node.sources.stores import Stores
 from agileml.core.node.time_spent import Doing, TimeSpent

@@ -13,7 +13,7 @@ from functools import partial
 from agileml.application import Array, Replica
 from agileml.core.node.clock_plans import ClockPlans
 from agileml.core.node.cut_parts import CutParts
-from agileml.core.node.piggyback import DelayedAcks
+from agileml.core.node.overlap.piggyback import DelayedAcks
 from agileml.core.node.shard.clock_sums import sums_of
 from agileml.core.node.shard.norm_round import NormRound
 from agileml.core.node.shard.shard import Shard

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.speed_forecast import SpeedForecast
 from agileml.core.node.bundles import Kept, WorkerBundles
+from agileml.core.node.overlap.piggyback import can_piggyback
 from agileml.core.node.overlap.pull_batches import PullBatches
-from agileml.core.node.piggyback import can_piggyback
 from agileml.core.node.reading import CarriedBlocks, Reading, Rows
 from agileml.core.node.time_spent import Doing
 from agileml.core.protocol.commands import Abort, Begin, Begun, Compute, Computed, Deliver, NodeCommand

@@ -9,54 +9,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from agileml.core.compute.cursor import Cursor
-from agileml.core.node.reading import Blocks, Rows
+from agileml.core.node.piecewise import Piece, PiecewiseWorker
 from agileml.core.node.time_spent import Doing
-from agileml.core.node.worker import Worker
-from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Begin, Compute, Computed, NodeCommand
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Behind, Message, MinibatchParams, MinibatchPull, Params, Push
+from agileml.core.protocol.messages import Ack, Behind, Message, MinibatchParams, Params, Push
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.view import View
-from straggler.coverage import Units
 
 
-@dataclass
-class _Piece:
-    """A bundle that is this worker's, from the draw until all partitions have counted it."""
-
-    begin: Begin
-    rows: Rows | None = None
-    parts: dict[int, Blocks] = field(default_factory=dict)
-    order: Compute | None = None
-    contributions: dict[int, Contribution] = field(default_factory=dict)
-    acked: set[int] = field(default_factory=set)
-
-    @property
-    def key(self) -> tuple[int, Units]:
-        return self.begin.clock, self.begin.bundles[0]
-
-    @property
-    def unit(self) -> int:
-        """The first unit, which names the bundle in its epoch and clock."""
-        bundle = self.begin.bundles[0]
-        return (bundle & -bundle).bit_length() - 1
-
-
-class PoolWorker(Worker):
-    """Computes one bundle at a time. Its clock is that of the bundle."""
+class PoolWorker(PiecewiseWorker[Piece]):
+    """Computes one bundle at a time."""
 
     def __init__(
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
     ) -> None:
         super().__init__(me, job, send, ask)
         self._number = 0  # of the next draw
-        self._begun: deque[_Piece] = deque()  # of the view before, to be asked for
-        self._now: _Piece | None = None  # pulled or computed
-        self._pushed: dict[tuple[int, Units], _Piece] = {}  # computed, and not counted by all partitions
+        self._begun: deque[Piece] = deque()  # of the view before, to be asked for
 
     @property
     def doing(self) -> Doing:
@@ -87,7 +59,7 @@ class PoolWorker(Worker):
         self.clock = view.base
         self._go_on()
 
-    def _give_up(self, piece: _Piece) -> None:
+    def _give_up(self, piece: Piece) -> None:
         if piece.order is not None and len(piece.contributions) < len(self._mine):
             piece.order.cursor.abort()
 
@@ -116,30 +88,7 @@ class PoolWorker(Worker):
             return
         if begun is not None:
             self._give_up(begun)
-        self._now = _Piece(Begin(self.job.line(self._view), message.clock, (message.bundle,)))
-        if self._reads_all is not None:
-            self._read_rows(self._now, self._reads_all)
-        else:
-            self._ask(self._now.begin)
-
-    def begun(self, event: Begun) -> None:
-        """Pull the rows that the bundle reads, which are known now."""
-        now = self._now
-        if now is not None and now.rows is None and now.begin == event.begin:
-            self._read_rows(now, event.rows)
-
-    def _read_rows(self, now: _Piece, rows: Rows) -> None:
-        now.rows = rows
-        self._pull_missing(now)
-
-    def _pull_missing(self, now: _Piece) -> None:
-        assert self._view is not None
-        if now.rows is None or now.order is not None:
-            return
-        for partition in self._mine:
-            if partition not in now.parts:
-                asked = self._view.epoch, partition, now.begin.clock, now.rows[partition], now.unit
-                self._send(self._server_of(partition), MinibatchPull(*asked))
+        self._take_up(Piece(Begin(self.job.line(self._view), message.clock, (message.bundle,))))
 
     def params(self, message: Params) -> None:
         """Take the blocks of one partition. Computing starts when the last partition is here."""
@@ -177,7 +126,7 @@ class PoolWorker(Worker):
             self._forget_if_counted(now)
             self._go_on()
 
-    def _push_piece(self, piece: _Piece, partition: int) -> None:
+    def _push_piece(self, piece: Piece, partition: int) -> None:
         assert self._view is not None
         clock, bundle = piece.key
         push = Push(self._view.epoch, partition, clock, bundle, piece.contributions[partition])
@@ -193,7 +142,7 @@ class PoolWorker(Worker):
             if self._forget_if_counted(made) and self._now is None:
                 self._go_on()
 
-    def _forget_if_counted(self, piece: _Piece) -> bool:
+    def _forget_if_counted(self, piece: Piece) -> bool:
         is_counted = piece.key in self._pushed and len(piece.acked) == len(self._mine)
         if is_counted:
             del self._pushed[piece.key]

@@ -12,50 +12,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agileml.core.compute.cursor import Cursor
-from agileml.core.node.reading import Blocks, Rows
+from agileml.core.node.piecewise import Piece, PiecewiseWorker
 from agileml.core.node.time_spent import Doing
-from agileml.core.node.worker import Worker
-from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Begin, Compute, Computed, NodeCommand
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     Ack,
     Behind,
     Message,
     MinibatchParams,
-    MinibatchPull,
     MinibatchPush,
     Params,
 )
 from agileml.core.protocol.superstep_messages import NextSuperstep, SuperstepPlan
 from agileml.core.protocol.supersteps import SuperstepDeal
 from agileml.core.protocol.view import View
-from straggler.coverage import Units
 
 
 @dataclass
-class _Minibatch:
+class _Minibatch(Piece):
     """The minibatch under way. `after`: where its superstep begins. `reads`: of each partition that is here, how many
     steps it had taken."""
 
-    clock: int
-    unit: int
-    after: int
-    begin: Begin
-    rows: Rows | None = None
-    parts: dict[int, Blocks] = field(default_factory=dict)
+    after: int = 0
     reads: dict[int, int] = field(default_factory=dict)
-    order: Compute | None = None
-    contributions: dict[int, Contribution] = field(default_factory=dict)
-    acked: set[int] = field(default_factory=set)
-
-    @property
-    def bundle(self) -> Units:
-        return 1 << self.unit
 
 
-class MinibatchWorker(Worker):
-    """Computes one minibatch at a time. Its clock is that of the minibatch."""
+class MinibatchWorker(PiecewiseWorker[_Minibatch]):
+    """Computes one minibatch at a time."""
 
     def __init__(
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
@@ -65,8 +49,6 @@ class MinibatchWorker(Worker):
         self._first = 0  # where the superstep begins that is not known yet
         self._after = 0  # where the present one began
         self._todo: list[int] = []  # positions of this superstep
-        self._now: _Minibatch | None = None  # pulled or computed
-        self._pushed: dict[tuple[int, Units], _Minibatch] = {}  # computed, and not counted by all partitions
 
     @property
     def doing(self) -> Doing:
@@ -112,36 +94,13 @@ class MinibatchWorker(Worker):
             return
         self.clock, unit = divmod(self._todo.pop(0), self.job.units)
         begin = Begin(self.job.line(self._view), self.clock, (1 << unit,))
-        self._now = _Minibatch(self.clock, unit, self._after, begin)
-        if self._reads_all is not None:
-            self._read_rows(self._now, self._reads_all)
-        else:
-            self._ask(begin)
-
-    def begun(self, event: Begun) -> None:
-        """Pull the rows that the minibatch reads, which are known now."""
-        now = self._now
-        if now is not None and now.rows is None and now.begin == event.begin:
-            self._read_rows(now, event.rows)
-
-    def _read_rows(self, now: _Minibatch, rows: Rows) -> None:
-        now.rows = rows
-        self._pull_missing(now)
-
-    def _pull_missing(self, now: _Minibatch) -> None:
-        assert self._view is not None
-        if now.rows is None:
-            return
-        for partition in self._mine:
-            if partition not in now.parts:
-                asked = self._view.epoch, partition, now.clock, now.rows[partition], now.unit
-                self._send(self._server_of(partition), MinibatchPull(*asked))
+        self._take_up(_Minibatch(begin, after=self._after))
 
     def params(self, message: Params) -> None:
         """Take the blocks of one partition. Computing starts when the last partition is here."""
         assert isinstance(message, MinibatchParams), message
         now = self._now
-        if now is None or now.rows is None or (now.clock, now.unit) != (message.clock, message.unit):
+        if now is None or now.rows is None or (now.begin.clock, now.unit) != (message.clock, message.unit):
             return
         if message.partition in now.parts:
             return
@@ -152,7 +111,7 @@ class MinibatchWorker(Worker):
         now.reads[message.partition] = message.version
         if len(now.parts) == len(self._mine):
             parts = tuple(now.parts[partition] for partition in self._mine)
-            now.order = Compute(now.begin.timeline, now.clock, (now.bundle,), parts, Cursor(1))
+            now.order = Compute(now.begin.timeline, now.begin.clock, now.begin.bundles, parts, Cursor(1))
             self._ask(now.order)
 
     def computed(self, event: Computed) -> None:
@@ -160,7 +119,7 @@ class MinibatchWorker(Worker):
         now = self._now
         if now is None or now.order is None or event.timeline != now.begin.timeline:
             return
-        if (event.clock, event.bundle) != (now.clock, now.bundle):
+        if (event.clock, event.bundle) != now.key:
             return
         for partition, contribution in event.contributions:
             now.contributions[partition] = contribution
@@ -168,21 +127,21 @@ class MinibatchWorker(Worker):
                 self._push_step(now, partition)
         if len(now.contributions) == len(self._mine):
             self._push_step(now, 0)
-            self._pushed[now.clock, now.bundle] = now
+            self._pushed[now.key] = now
             self._now = None
             self._go_on()
 
     def _push_step(self, now: _Minibatch, partition: int) -> None:
         assert self._view is not None
         reads = tuple(now.reads[each] for each in self._mine)
-        about = self._view.epoch, partition, now.clock, now.bundle, now.contributions[partition]
+        about = self._view.epoch, partition, *now.key, now.contributions[partition]
         self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
 
     def ack(self, message: Ack) -> None:
         """Record that a partition has counted a minibatch."""
         key = message.clock, message.bundle
         now = self._now
-        made = now if now is not None and (now.clock, now.bundle) == key else self._pushed.get(key)
+        made = now if now is not None and now.key == key else self._pushed.get(key)
         if made is None:
             return
         made.acked.add(message.partition)
@@ -201,7 +160,7 @@ class MinibatchWorker(Worker):
             return
         if now is None:
             self._go_on()
-        elif now.order is None:
+        else:
             self._pull_missing(now)
         for made in (*self._pushed.values(), *([now] if now is not None else [])):
             for partition in made.contributions:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from agileml.core.change.run import ChangeRun
 from agileml.core.controller.changes import MembershipChanges
 from agileml.core.controller.cut_keeper import CutKeeper
-from agileml.core.node.piggyback import DelayedAcks, piggybacked
+from agileml.core.node.overlap.piggyback import DelayedAcks, piggybacked
 from agileml.core.node.server import Server
 from agileml.core.protocol.commands import Send
 from agileml.core.protocol.messages import Push

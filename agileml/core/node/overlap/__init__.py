@@ -1,1 +1,1 @@
-"""How a machine overlaps pulling and computing: whether at all, and in which batches."""
+"""How a machine overlaps pulling and computing: whether at all, in which batches, and which pulls ride on pushes."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agileml.application import Array, Table
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.node.node import Node
-from agileml.core.node.piggyback import ACK_S, SMALL_BYTES, DelayedAcks, can_piggyback, piggybacked
+from agileml.core.node.overlap.piggyback import ACK_S, SMALL_BYTES, DelayedAcks, can_piggyback, piggybacked
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout

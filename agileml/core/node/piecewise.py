@@ -1,0 +1,78 @@
+"""A worker that computes one piece of work at a time: a minibatch of a superstep, or a bundle of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from agileml.core.node.reading import Blocks, Rows
+from agileml.core.node.worker import Worker
+from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.commands import Begin, Begun, Compute, NodeCommand
+from agileml.core.protocol.job import Job
+from agileml.core.protocol.messages import Message, MinibatchPull
+from straggler.coverage import Units
+
+
+@dataclass
+class Piece:
+    """A bundle of one clock, from its beginning until all partitions have counted it."""
+
+    begin: Begin
+    rows: Rows | None = None
+    parts: dict[int, Blocks] = field(default_factory=dict)
+    order: Compute | None = None
+    contributions: dict[int, Contribution] = field(default_factory=dict)
+    acked: set[int] = field(default_factory=set)
+
+    @property
+    def key(self) -> tuple[int, Units]:
+        return self.begin.clock, self.begin.bundles[0]
+
+    @property
+    def unit(self) -> int:
+        """The first unit, which names the bundle in its epoch and clock."""
+        bundle = self.begin.bundles[0]
+        return (bundle & -bundle).bit_length() - 1
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+
+
+class PiecewiseWorker(Worker, Generic[AnyPiece]):
+    """Learns what the present piece reads, and pulls it. Its clock is that of the piece."""
+
+    def __init__(
+        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
+    ) -> None:
+        super().__init__(me, job, send, ask)
+        self._now: AnyPiece | None = None  # pulled or computed
+        self._pushed: dict[tuple[int, Units], AnyPiece] = {}  # computed, and not counted by all partitions
+
+    def _take_up(self, piece: AnyPiece) -> None:
+        self._now = piece
+        if self._reads_all is not None:
+            self._read_rows(piece, self._reads_all)
+        else:
+            self._ask(piece.begin)
+
+    def begun(self, event: Begun) -> None:
+        """Pull the rows that the piece reads, which are known now."""
+        now = self._now
+        if now is not None and now.rows is None and now.begin == event.begin:
+            self._read_rows(now, event.rows)
+
+    def _read_rows(self, now: AnyPiece, rows: Rows) -> None:
+        now.rows = rows
+        self._pull_missing(now)
+
+    def _pull_missing(self, now: AnyPiece) -> None:
+        assert self._view is not None
+        if now.rows is None or now.order is not None:
+            return
+        clock, _ = now.key
+        for partition in self._mine:
+            if partition not in now.parts:
+                asked = self._view.epoch, partition, clock, now.rows[partition], now.unit
+                self._send(self._server_of(partition), MinibatchPull(*asked))
