@@ -34,6 +34,7 @@ from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_ya
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
 SAME_BITS = ("bsp", "elastic")  # kinds of consistency with `deterministic`
+WORDS = {"balance": "kind", "helping": None}  # sections that may be one word, and the key that it stands for
 APPLICATIONS = ("kmeans", "lda", "mf", "mlr", "torch")
 
 
@@ -358,14 +359,14 @@ def _powers_around(value: int) -> str:
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     """The config of a file with `--set` flags (`key.path=value`) applied. Raises ConfigError."""
-    return _validated(apply_flags(Document.read(Path(path)), overrides))
+    return _validated(apply_flags(Document.read(Path(path)), overrides, WORDS))
 
 
 def from_values(
     values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "config"
 ) -> JobConfig:
     """The config of a mapping as a file would hold it; `source` names it in errors. Raises ConfigError."""
-    return _validated(apply_flags(Document(source, _copied(values)), overrides))
+    return _validated(apply_flags(Document(source, _copied(values)), overrides, WORDS))
 
 
 def _copied(value: Any) -> Any:
@@ -383,7 +384,7 @@ def _validated(document: Document) -> JobConfig:
 
 def locate(error: ConfigError, path: str | Path, overrides: Sequence[str] = ()) -> ConfigError:
     """An error that an application raised for a key of this config, with the file and line it came from."""
-    return apply_flags(Document.read(Path(path)), overrides).blame(error)
+    return apply_flags(Document.read(Path(path)), overrides, WORDS).blame(error)
 
 
 def dump(config: JobConfig) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,8 +197,11 @@ class Document:
             raise ConfigError(f"found {show(values)}, expected keys such as `application: mf`", source=source)
         return cls(source, values, lines)
 
-    def set(self, flag: str) -> None:
-        """Apply one `key.path=value`; the value is YAML, list items are named by number (`plan.0.join=2`)."""
+    def set(self, flag: str, words: Mapping[str, str | None] | None = None) -> None:
+        """Apply one `key.path=value`; the value is YAML, list items are named by number (`plan.0.join=2`).
+
+        `words` has the sections that may also be one word, each with the key that the word stands for, if any.
+        """
         source = f"--set {flag}"
         path, equals, text = flag.partition("=")
         key: Key = tuple(int(part) if part.isdecimal() else part for part in path.strip().split("."))
@@ -213,7 +216,8 @@ class Document:
         if isinstance(here, list):
             _step(here, key[-1], key[:-1], source)
         elif not isinstance(here, dict):
-            raise ConfigError(f"is {show(here)} and holds no keys", key=key[:-1], source=source)
+            instead = _instead(key, here, text, words or {})
+            raise ConfigError(f"is {show(here)} and holds no keys{instead}", key=key[:-1], source=source)
         here[key[-1]] = value
         self.flags[key] = source
 
@@ -248,8 +252,21 @@ def _step(here: Any, part: str | int, key: Key, source: str) -> Any:
     raise ConfigError(f"is {show(here)} and holds no keys", key=key, source=source)
 
 
-def apply_flags(document: Document, flags: Sequence[str]) -> Document:
-    """Apply every `--set` in order (the last one wins)."""
+def _instead(key: Key, word: Any, value: str, words: Mapping[str, str | None]) -> str:
+    """The end of a sentence about a section that is one word already: what to write to have both."""
+    if len(key) != 2 or key[0] not in words:
+        return ""
+    section, name = key
+    kind = words[str(section)]
+    if kind is None:
+        return f": expected --set '{section}={{{name}: {value}}}', which is {section}=true with that value"
+    return f": expected --set '{section}={{{kind}: {word}, {name}: {value}}}'"
+
+
+def apply_flags(
+    document: Document, flags: Sequence[str], words: Mapping[str, str | None] | None = None
+) -> Document:
+    """Apply every `--set` in order (the last one wins); `words` as in `Document.set`."""
     for flag in flags:
-        document.set(flag)
+        document.set(flag, words)
     return document

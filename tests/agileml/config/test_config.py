@@ -281,6 +281,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("clocks=ten", "--set clocks=ten: clocks: found 'ten', expected a whole number"),
         ("clokcs=3", "--set clokcs=3: clokcs: unknown key, did you mean clocks?"),
         ("clocks.x=3", "--set clocks.x=3: clocks: is 20 and holds no keys"),
+        ("balance.predictor=narx", "--set balance.predictor=narx: balance: is 'lbbsp' and holds no keys: expected "
+            "--set 'balance={kind: lbbsp, predictor: narx}'"),
+        ("helping.checks=9", "--set helping.checks=9: helping: is false and holds no keys: expected "
+            "--set 'helping={checks: 9}', which is helping=true with that value"),
         ("clocks=[", "--set clocks=[: line 1 is not valid YAML"),
         ("machines.max=2", "--set machines.max=2: machines.max: found 2, expected at least reliable + transient = 3"),
         ("plan.3.join=2", "--set plan.3.join=2: plan: is a list of 1, found no item 3"),
@@ -289,7 +293,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_flag_is_validated_like_the_file_and_named(flag: str, expected: str, tmp_path: Path) -> None:
-    path = write(tmp_path, "application: mf\nclocks: 20\nplan: [{at_clock: 3, notice: 1}]\n")
+    text = "application: mf\nclocks: 20\nplan: [{at_clock: 3, notice: 1}]\nbalance: lbbsp\nhelping: false\n"
+    path = write(tmp_path, text)
     with pytest.raises(ConfigError) as raised:
         load(path, [flag])
     assert str(raised.value).startswith(expected)
