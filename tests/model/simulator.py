@@ -45,7 +45,7 @@ from tests.model.staged_toy import StagedToy
 from tests.model.timeline import Timeline
 from tests.model.toy import ASYNC, DENSE, ELASTIC, SAME_BITS, toy_job
 
-LAST_S = 400.0  # simulated: a run that is not done by then hangs
+HUNG_S = 400.0  # simulated: a run that completes no clock for so long hangs
 
 
 @cache
@@ -133,8 +133,11 @@ class Simulation(Timeline):
         for fault in s.faults:
             if not fault.aim:
                 self.at(fault.at_s, lambda fault=fault: self.faults.strike(fault))
+        completed, since_s = 0, 0.0
         while not self.is_over:
-            if self.now_s > LAST_S or not self.go_on():
+            if self.controllers[-1].controller.completed > completed:
+                completed, since_s = self.controllers[-1].controller.completed, self.now_s
+            if self.now_s > since_s + HUNG_S or not self.go_on():
                 raise ModelError(f"hangs at {self.now_s:.1f} s: {self.describe()}")
         if not self.is_lost:
             self.check_end()
@@ -190,7 +193,7 @@ class Simulation(Timeline):
 
     def is_lost_to_controller(self, node: SimulatedNode) -> bool:
         """Dead, or silent for so long (until a moment ago) that nobody waits for it any more."""
-        if node.is_dead or self.silent_limit_s > LAST_S / 2:
+        if node.is_dead or self.silent_limit_s > HUNG_S / 2:
             return node.is_dead
         return self.now_s < max(node.frozen_until_s, node.cut_until_s) + 1.0
 
