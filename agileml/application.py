@@ -164,6 +164,20 @@ class ArrivingTables(dict[str, Array]):
             self.wait(table)
 
 
+class PendingCopy(Protocol):
+    """A copy of some elements of a replica's tables at one version, which another thread may still be filling in."""
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """One array for each range that was asked for, in the dtype of its table. They may be kept."""
+
+    def is_done(self) -> bool:
+        """True when the arrays hold the values."""
+
+    def wait(self) -> None:
+        """Return when the arrays hold the values."""
+
+
 class Replica(Protocol):
     """The resident tables of one machine where it computes, and the optimizer that steps them there.
 
@@ -176,6 +190,12 @@ class Replica(Protocol):
 
     def read(self, table: str, start: int, stop: int) -> Array:
         """Elements [start, stop) of a table, as a new array of the table's dtype."""
+
+    def copy(self, ranges: Sequence[tuple[str, int, int]]) -> PendingCopy:
+        """Begin to copy elements [start, stop) of tables, given as (table, start, stop), as they are now.
+
+        Units may be computed meanwhile; a `step` or `place` that would change the values waits until they are copied.
+        """
 
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
         """Take the step of `clock` (0-based) along the summed updates, each flat and whole. They may be overwritten."""

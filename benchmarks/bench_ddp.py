@@ -249,8 +249,11 @@ def run_engine(pair: Pair, task: Task, engine: Engine, steps: int, warm_up: int 
     )
 
 
-def train(machines: Pair, spec: RunSpec) -> tuple[list[float], list[Any]]:
-    """One run, the reliable machines first: when each clock was applied, and what `serve_machine` answers."""
+def train(
+    machines: Pair, spec: RunSpec, note: Callable[[Any], object] = bool
+) -> tuple[list[float], list[Any]]:
+    """One run, the reliable machines first: when each clock was applied, and what `serve_machine` answers. `note` is
+    called with each event."""
     keys = KeyPair.generate()
     with tempfile.TemporaryDirectory() as folder:
         head = Head(spec, len(machines.pipes), "127.0.0.1", keys, FileStore(Path(folder) / "records"))
@@ -260,7 +263,7 @@ def train(machines: Pair, spec: RunSpec) -> tuple[list[float], list[Any]]:
             for rank, address in enumerate(machines.answers()):
                 tier = Tier.RELIABLE if rank < spec.config.machines.reliable else Tier.TRANSIENT
                 head.register(address, NodeUp(f"m{rank}", tier, "", True))
-            ends = ends_of_clocks(head)
+            ends = ends_of_clocks(head, note)
         finally:
             machines.tell("stop")
             answers = machines.answers()
@@ -268,13 +271,14 @@ def train(machines: Pair, spec: RunSpec) -> tuple[list[float], list[Any]]:
     return ends, answers
 
 
-def ends_of_clocks(head: Head) -> list[float]:
+def ends_of_clocks(head: Head, note: Callable[[Any], object]) -> list[float]:
     """When each clock was applied, in wall time, once all are."""
     ends = {}
     until_s = time.monotonic() + LIMIT_S
     while True:
         state = head.state()
         for happened in state.events:
+            note(happened.event)
             if isinstance(happened.event, ClockDone):
                 ends[happened.event.clock] = happened.at_s
         if state.halted is not None:

@@ -146,20 +146,53 @@ class ResidentToy(DenseToy):
         return super().initial(table)
 
 
+class ToyCopy:
+    """A copy of a replica's elements that is whole after some looks at it; before, its numbers are wrong."""
+
+    def __init__(self, replica: ToyReplica, ranges: Sequence[tuple[str, int, int]], looks: int) -> None:
+        self._replica, self._ranges, self._looks = replica, ranges, looks
+        self.arrays = tuple(np.full_like(replica.read(*each), 7) for each in ranges)
+        self._is_whole = False
+
+    def is_done(self) -> bool:
+        if self._looks == 0:
+            self.wait()
+        self._looks -= 1
+        return self._is_whole
+
+    def wait(self) -> None:
+        if not self._is_whole:
+            self._is_whole = True
+            for array, each in zip(self.arrays, self._ranges, strict=True):
+                array[:] = self._replica.read(*each)
+
+
 class ToyReplica:
     """A machine's tables and optimizer, as a replica has them."""
 
     def __init__(self, algorithm: Optimizer) -> None:
         self._algorithm = algorithm
         self.values: dict[str, Array] = {}
+        self._copying: list[ToyCopy] = []
+
+    def _end_copies(self) -> None:
+        for copying in self._copying:
+            copying.wait()
+        self._copying.clear()
 
     def place(self, values: Mapping[str, Array]) -> None:
+        self._end_copies()
         self.values = {name: array.copy() for name, array in values.items()}
 
     def read(self, table: str, start: int, stop: int) -> Array:
         return self.values[table][start:stop].copy()
 
+    def copy(self, ranges: Sequence[tuple[str, int, int]]) -> ToyCopy:
+        self._copying.append(ToyCopy(self, ranges, looks=len(self._copying) % 4))
+        return self._copying[-1]
+
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
+        self._end_copies()
         self.values["count"] += updates["count"]
         state = [self.values[f"state{slot}"] for slot in range(self._algorithm.slots)]
         take_step(self._algorithm, clock, self.values["dense"], updates["dense"], state, in_place=True)

@@ -24,6 +24,7 @@ class CutParts:
         self._view: View | None = None
         self._next: CutId | None = None  # the cut that was named last
         self._unacked: dict[int, Part] = {}  # by partition
+        self._copying: dict[int, Shard] = {}  # by partition, shards whose part is still being copied
 
     def name(self, message: NameCut, shards: Mapping[int, Shard]) -> None:
         """Record the committed cut, and have the shards of an epoch take the next one."""
@@ -65,8 +66,17 @@ class CutParts:
         known = self._unacked.get(partition)
         if part is None or (known and CutId(known.cut.clock, known.epoch) == self._next):
             return
+        if not shard.is_copied():
+            self._copying[partition] = shard
+            return
         self._unacked[partition] = Part(self._next.epoch, partition, self.committed, *part)
         self._send(self._view.backup[partition], self._unacked[partition])
+
+    def stream_copied(self) -> None:
+        """Send the parts that have been copied meanwhile."""
+        copying, self._copying = self._copying, {}
+        for partition, shard in copying.items():
+            self.stream(partition, shard)
 
     def acked(self, message: PartAck, shard: Shard | None) -> None:
         """Send the part no more: the backup has it."""
@@ -97,6 +107,7 @@ class CutParts:
         self._commit(committed)
         self._next = None
         self._unacked.clear()
+        self._copying.clear()
         for shard in shards.values():
             shard.cut_at = None
             shard.cuts.forget(self.committed)
@@ -105,6 +116,7 @@ class CutParts:
         """Send the parts to the backups of a durable view; a cut may have been named before it was known here."""
         self._view = view
         self._unacked.clear()
+        self._copying.clear()
         for partition, shard in shards.items():
             if self.is_owner(partition, view.epoch):
                 self.stream(partition, shard)

@@ -161,6 +161,7 @@ class Node:
             self._retry_due_s = now_s + self.timers.retry_s / 2
             self._repeat(now_s)
         self.server.acknowledge(now_s)
+        self.server.send_copied()
         return self._flush(now_s)
 
     def _repeat(self, now_s: float) -> None:

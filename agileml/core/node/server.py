@@ -218,6 +218,10 @@ class Server:
         """Record the committed cut and get ready for the next one."""
         self._parts.name(message, self._shards(message.epoch))
 
+    def send_copied(self) -> None:
+        """Send the parts of the open cut that the replica has copied meanwhile."""
+        self._parts.stream_copied()
+
     def part_acked(self, message: PartAck) -> None:
         """Send the part no more: the backup has it."""
         self._parts.acked(message, self.served(message.partition, message.epoch))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
+from agileml.core.node.shard.resident_blocks import ResidentBlocks
 from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.resident import ResidentTables
 from tests.model.mutants.mutant import replaces
@@ -16,7 +15,7 @@ def a_machine_that_is_behind_keeps_its_replica(original, self, shards):
         original(self, shards)
         return
     for partition, shard in shards.items():
-        shard.leave_to(partial(self._read, partition))
+        shard.leave_to(ResidentBlocks(self._replica, self._layout, partition))
 
 
 @replaces(Shard._blocks_apart, mode="allreduce-resident", caught_by=0)
@@ -25,3 +24,9 @@ def a_cut_has_what_the_last_one_had(original, self):
     if self.resident is None:
         return original(self)
     return self.__dict__.setdefault("first_read", original(self))
+
+
+@replaces(ResidentBlocks.is_copied, mode="allreduce-resident", caught_by=0)
+def a_cut_leaves_before_it_is_copied(original, self, *, waits):
+    """What a backup gets is whatever the memory held."""
+    return True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, LossScaleRule
+from agileml.application import Array, LossScaleRule, PendingCopy
 from agileml.apps.torch.flat import PARAMETERS
+from agileml.apps.torch.resident.copies import PieceToCopy, copies_on
 from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.apps.torch.step import Stepper
 from agileml.core.parameters.gradient_norm import EPSILON
@@ -49,12 +50,14 @@ class TorchReplica:
             np.array([span.end for span in self._spans], np.int64),
         )
         self._values = stepper.reside()
+        self._copies = copies_on(self._values.device)
         self._parameters: list[nn.Parameter] = [parameter for _, parameter in stepper.flat.parameters]
         self._optimizer = rule.over(self._parameters)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
 
     def place(self, values: Mapping[str, Array]) -> None:
         """Take parameters and optimizer state."""
+        self._copies.settle()
         with self._lock, torch.no_grad():
             self._values.copy_(torch.from_numpy(values[PARAMETERS].reshape(-1)))
             self._rule.load(self._optimizer, values)
@@ -71,11 +74,30 @@ class TorchReplica:
             return self._scales[start:stop].copy()
         return self._rule.read(self._optimizer, self._parameters, table, start, stop)
 
+    def copy(self, ranges: Sequence[tuple[str, int, int]]) -> PendingCopy:
+        """Begin to copy elements of tables to the host."""
+        arrays, pieces = [], []
+        for table, start, stop in ranges:
+            if table == LOSS_SCALE:
+                arrays.append(self.read(table, start, stop))
+                continue
+            dtype = self._values.dtype if table == PARAMETERS else self._rule.dtype_of(table)
+            goal = self._copies.room(stop - start, dtype)
+            arrays.append(goal.numpy())
+            pieces += [PieceToCopy(goal, at, source) for at, source in self._sources(table, start, stop)]
+        return self._copies.begin(arrays, pieces)
+
+    def _sources(self, table: str, start: int, stop: int) -> Iterable[tuple[int, Tensor]]:
+        if table == PARAMETERS:
+            return [(0, self._values[start:stop].detach())]
+        return self._rule.pieces(self._optimizer, self._parameters, table, start, stop)
+
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
         """One step of the optimizer along the mean gradient over a clock's items."""
         gradient = updates[PARAMETERS].reshape(-1)
         has_gradient = reached(gradient, *self._bounds)
         before = torch.get_num_threads()
+        self._copies.settle()
         with self._lock:
             torch.set_num_threads(self._threads)
             try:

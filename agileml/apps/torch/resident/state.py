@@ -184,13 +184,30 @@ class TorchOptimizer:
         stop: int,
     ) -> Array:
         """Elements [start, stop) of a table, as a new array; zeros for parameters without a state."""
-        array = np.zeros(stop - start, DTYPES[self.flat.dtype] if table == STATE else "float64")
+        whole = torch.empty(stop - start, dtype=self.dtype_of(table))
+        for at, piece in self.pieces(optimizer, parameters, table, start, stop):
+            whole[at : at + piece.numel()].copy_(piece)
+        array: Array = whole.numpy()
+        return array
+
+    def dtype_of(self, table: str) -> torch.dtype:
+        """The dtype of a table of the state."""
+        return self.flat.dtype if table == STATE else torch.float64
+
+    def pieces(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[nn.Parameter],
+        table: str,
+        start: int,
+        stop: int,
+    ) -> Iterator[tuple[int, Tensor]]:
+        """(place behind `start`, flat tensor) of all that lies in elements [start, stop) of a table, in its dtype."""
         for at, value in self._values(optimizer, parameters, table):
             flat = value.detach().reshape(-1)
             first, last = max(at, start), min(at + flat.numel(), stop)
             if first < last:
-                array[first - start : last - start] = flat[first - at : last - at].cpu().numpy()
-        return array
+                yield first - start, flat[first - at : last - at].to(self.dtype_of(table))
 
     def _values(
         self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], table: str
@@ -201,13 +218,16 @@ class TorchOptimizer:
                 torch.tensor([float(bool(optimizer.state.get(p))) for p in parameters], dtype=torch.float64),
             )
         for entry in self.layout:
+            if entry.table != table:
+                continue
             state = optimizer.state.get(parameters[entry.parameter])
-            if state and entry.table == table:
-                value = state[entry.key]
-                yield (
-                    entry.start,
-                    value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64),
-                )
+            value = (
+                state[entry.key] if state else torch.zeros(1, dtype=self.dtype_of(table)).expand(entry.size)
+            )
+            yield (
+                entry.start,
+                value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64),
+            )
 
     def load(self, optimizer: torch.optim.Optimizer, values: Mapping[str, Array]) -> None:
         """Give an optimizer the state that the tables hold; its parameters are the module's, in groups."""

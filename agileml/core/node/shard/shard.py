@@ -16,6 +16,7 @@ import numpy as np
 from agileml.application import Array
 from agileml.core.node.shard.clock_sums import ClockSums
 from agileml.core.node.shard.cuts import ShardCuts
+from agileml.core.node.shard.resident_blocks import ResidentBlocks
 from agileml.core.parameters.apply import Applied, apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution, Fold, added_metrics
 from agileml.core.parameters.gradient_norm import SquareSums
@@ -55,8 +56,7 @@ class Shard:
         )
         self.cut_at: CutId | None = None
         self.optimizers: Sequence[Optimizer] = ()  # one for each table's block; empty: the job's for all
-        # Reads the present block of a resident table where the machine computes; None: the blocks are all here.
-        self.resident: Callable[[int], Array] | None = None
+        self.resident: ResidentBlocks | None = None  # None: the blocks are all here
         self.sums: dict[SumsOf, ClockSums] = {}  # where a step needs norms of more than this partition
         self.room: Callable[[int], Sequence[Array | None]] | None = None  # memory for a version's blocks
         self._apart: tuple[int, tuple[Array, ...]] = (-1, ())  # a version and copies of its blocks
@@ -159,7 +159,8 @@ class Shard:
             if (parts := of_gradient.of(self.version)) is None:
                 return None
             norm = norm_of(parts)
-        found = self._clock_sum(total, norm)
+        tables, limit = job.layout.tables, job.optimizer.clip_norm
+        found = clock_sum(total, tables, self.blocks, rule=job.loss_scale, limit=limit, norm=norm)
         if (of_direction := self.sums.get(SumsOf.DIRECTION)) is not None:
             assert job.layer_trees is not None
             if of_direction.own(self.version) is None:
@@ -173,11 +174,6 @@ class Shard:
 
     def _direction_sums(self, trees: LayerTrees, partition: int, found: ClockSum) -> SquareSums:
         return direction_sums(trees, partition, self.optimizers, self.version, self.blocks, self.state, found)
-
-    def _clock_sum(self, total: Contribution, norm: float | None) -> ClockSum:
-        job = self.job
-        limit = job.optimizer.clip_norm
-        return clock_sum(total, job.layout.tables, self.blocks, rule=job.loss_scale, limit=limit, norm=norm)
 
     def _push_on_arrival(
         self, clock: int, bundle: Units, contribution: Contribution, now_s: float
@@ -287,7 +283,9 @@ class Shard:
 
     def own_cut(self, name: CutId) -> Cut | None:
         """A whole copy of the committed cut or of the open one."""
-        return self.cuts.whole(name, self._cut)
+        found = self.cuts.whole(name, self._cut)
+        self.is_copied(waits=True)
+        return found
 
     def _cut(self, rows: Sequence[Array | None] | None = None) -> Cut:
         """This version, as arrays that no later step changes. `rows`: take only these rows of sparse tables; None:
@@ -309,23 +307,26 @@ class Shard:
         return Cut(self.version, own(self._blocks_apart()), state, counted, tuple(self.progress))
 
     def _blocks_apart(self) -> tuple[Array, ...]:
-        """The blocks; those of dense tables copied out of the arena, which would otherwise stay alive as a whole."""
+        """The blocks; those of dense tables copied out of the arena, which would otherwise stay alive as a whole, and
+        those of resident tables out of the replica, which may still be copying when this returns."""
         if self.room is None and self.resident is None:
             return self.blocks
-        if self._apart[0] != self.version and self.resident is not None:
-            self._apart = self.version, tuple(self.block_now(index) for index in range(len(self.blocks)))
         if self._apart[0] != self.version:
-            tables = self.job.layout.tables
-            apart = tuple(b if t.sparse else b.copy() for t, b in zip(tables, self.blocks, strict=True))
-            self._apart = self.version, apart
+            tables, here, there = self.job.layout.tables, self.blocks, self.resident
+            apart = (b if t.sparse else b.copy() for t, b in zip(tables, here, strict=True))
+            self._apart = self.version, tuple(apart) if there is None else there.copied(here)
         return self._apart[1]
+
+    def is_copied(self, *, waits: bool = False) -> bool:
+        """True when the cuts here hold their values: no copy out of the replica is under way."""
+        return self.resident is None or self.resident.is_copied(waits=waits)
 
     def block_now(self, index: int) -> Array:
         """The block of a table at this version."""
         is_there = self.resident is not None and self.job.layout.tables[index].resident
-        return self.resident(index) if is_there and self.resident is not None else self.blocks[index]
+        return self.resident.now(index) if is_there and self.resident else self.blocks[index]
 
-    def leave_to(self, resident: Callable[[int], Array]) -> None:
+    def leave_to(self, resident: ResidentBlocks) -> None:
         """Drop the blocks of resident tables: from now on they lie where the machine computes."""
         self.resident = resident
         self.blocks = tuple(
@@ -353,6 +354,7 @@ class Shard:
         changed = self.cuts.changed()
         only = changed if changed is not None and changed.base == have else None
         cut = self._cut(only.by_table if only is not None else None)
+        self.is_copied(waits=True)
         sums = {of: kept.kept for of, kept in self.sums.items()}
         squares, directions = (sums.get(of, ()) for of in (SumsOf.GRADIENT, SumsOf.DIRECTION))
         return ShardCopy(cut, self.previous, pending, only, changed, squares, directions)

@@ -1,0 +1,44 @@
+"""The blocks of one partition that lie in the replica of the application, where the machine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agileml.application import Array, PendingCopy, Replica
+from agileml.core.parameters.layout import Layout
+
+
+class ResidentBlocks:
+    """Reads a partition's part of the resident tables, and knows whether its last copy is whole."""
+
+    def __init__(self, replica: Replica, layout: Layout, partition: int) -> None:
+        self._replica = replica
+        self._layout = layout
+        self._partition = partition
+        self._copying: PendingCopy | None = None
+
+    def now(self, index: int) -> Array:
+        """The present block of a resident table."""
+        return self._replica.read(*self._range(index))
+
+    def copied(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
+        """`blocks` with copies of the present ones in the place of resident tables', which are whole when `is_copied`
+        says so."""
+        tables = self._layout.tables
+        wanted = [self._range(index) for index, table in enumerate(tables) if table.resident]
+        self._copying = self._replica.copy(wanted)
+        copies = iter(self._copying.arrays)
+        return tuple(next(copies) if t.resident else b for t, b in zip(tables, blocks, strict=True))
+
+    def is_copied(self, *, waits: bool) -> bool:
+        """True when the last copy is whole. waits: until it is."""
+        if self._copying is not None:
+            if waits:
+                self._copying.wait()
+            elif not self._copying.is_done():
+                return False
+            self._copying = None
+        return True
+
+    def _range(self, index: int) -> tuple[str, int, int]:
+        return self._layout.tables[index].name, *self._layout.range_of(index, self._partition)

@@ -1,0 +1,132 @@
+"""What cuts cost a step where parameters and optimizer state stay on the machines (`optimizer.kind: torch`).
+
+Two processes on this machine, one thread of computing each, an all-reduce: `mlp` (25.0 M parameters, SGD with momentum,
+200 MB to copy) and `gpt` (a transformer of 10.5 M, AdamW, 126 MB), as in bench_ddp.py. Three runs in turn, for several
+rounds: without cuts; with the cuts of the defaults; with one every few clocks, more than anybody asks for, which shows
+what a single one costs. With two reliable machines each copies half and sends it to the other; with one reliable and
+one transient machine (`--stage 2`) the transient one copies all.
+
+A time is the mean over all clocks behind the first, because a cut makes some clocks longer; a ratio is the median of
+the rounds' ratios. CPU is that of both processes together. The limit, for the defaults: 1.03 of the time without cuts.
+`python benchmarks/bench_cuts.py [--quick] [--models mlp,gpt] [--stage 1] [--rounds 5] [--clocks 60]`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import bench_ddp  # first: it sets the environment that the processes begin with
+import numpy as np
+import torch
+from bench_ddp import WARM_UP, WORLD, Engine, Pair, application, serve_machine, train
+from ddp_peer import Task
+
+from agileml.config.job import from_values
+from agileml.events.run import CutCommitted
+from agileml.process.spec import RunSpec
+
+LIMIT = 1.03
+OFTEN = 8  # clocks
+CUTS: dict[str, dict[str, Any]] = {
+    "no cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
+    "cuts, defaults": {},
+    f"a cut every {OFTEN} clocks": {"every_s": 1e-3, "max_clocks": OFTEN},
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean wall seconds of a clock, CPU seconds of both processes, the committed cuts, their seconds on the way."""
+
+    seconds: float
+    cpu_s: float
+    cuts: int
+    travel_s: float
+
+
+def measured(machines: Pair, task: Task, stage: int, clocks: int, cuts: dict[str, Any]) -> Sample:
+    """One run."""
+    engine = Engine(None, 4 * WORLD, "allreduce", is_resident=True)
+    values = engine.config(WARM_UP + clocks, task)
+    if stage == 2:
+        values |= {"machines": {"reliable": 1, "transient": 1, "max": WORLD}, "stage": 2}
+    spec = RunSpec(secrets.token_hex(4), from_values(values | {"cuts": cuts}), application(task))
+    seen: list[CutCommitted] = []
+    ends, answers = train(
+        machines, spec, lambda event: isinstance(event, CutCommitted) and seen.append(event)
+    )
+    first, last = ends[WARM_UP - 1], ends[-1]
+    cpu_s = sum(np.diff(np.interp((first, last), *zip(*times, strict=True)))[0] for times, _ in answers)
+    on_the_way = [event.travel_s for event in seen if WARM_UP < event.clock < len(ends)]
+    return Sample(
+        (last - first) / clocks,
+        float(cpu_s) / clocks,
+        len(on_the_way),
+        statistics.median(on_the_way or [0.0]),
+    )
+
+
+def report(task: Task, found: dict[str, list[Sample]]) -> dict[str, float]:
+    """Print the table of a model; returns the ratios."""
+    print(
+        f"\n{task.name}\n  {'':26}{'ms':>9}{'/ none':>9}{'rounds':>15}{'CPU / none':>12}{'cuts':>7}{'travel s':>10}"
+    )
+    ratios = {}
+    without = found["no cuts"]
+    for label, samples in found.items():
+        of = [a.seconds / b.seconds for a, b in zip(samples, without, strict=True)]
+        cpu = statistics.median(a.cpu_s / b.cpu_s for a, b in zip(samples, without, strict=True))
+        ratios[label] = statistics.median(of)
+        spread = f"{min(of):.3f}-{max(of):.3f}"
+        print(
+            f"  {label:26}{statistics.median(s.seconds for s in samples) * 1e3:9.1f}{ratios[label]:9.3f}{spread:>15}"
+            f"{cpu:12.3f}{statistics.median(s.cuts for s in samples):7.0f}"
+            f"{statistics.median(s.travel_s for s in samples):10.2f}",
+            flush=True,
+        )
+    defaults = ratios["cuts, defaults"]
+    print(f"  limit {LIMIT}: {'met' if defaults <= LIMIT else 'not met'} ({defaults:.3f})")
+    return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one round, the transformer, few clocks")
+    parser.add_argument("--models", default=None)
+    parser.add_argument("--stage", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--clocks", type=int)
+    parser.add_argument("--json", action="store_true", help="the ratios as JSON as well")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds or (1 if arguments.quick else 5)
+    clocks = arguments.clocks or (24 if arguments.quick else 60)
+    models = arguments.models or ("gpt" if arguments.quick else "mlp,gpt")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"torch {torch.__version__}, python {platform.python_version()}; "
+        f"{WORLD} processes, one thread each, stage {arguments.stage}; {rounds} rounds of {clocks} clocks",
+        flush=True,
+    )
+    figures = {}
+    for name in models.split(","):
+        found: dict[str, list[Sample]] = {label: [] for label in CUTS}
+        machines = Pair(serve_machine)
+        for cuts in CUTS.values():  # once without counting: the memory of cuts is there from then on
+            measured(machines, bench_ddp.TASKS[name], arguments.stage, OFTEN, cuts)
+        for number in range(rounds):
+            for label, cuts in CUTS.items():
+                found[label].append(measured(machines, bench_ddp.TASKS[name], arguments.stage, clocks, cuts))
+            print(f"  round {number + 1} of {rounds} is done", flush=True)
+        machines.end()
+        figures[name] = report(bench_ddp.TASKS[name], found)
+    if arguments.json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
