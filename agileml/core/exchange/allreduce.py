@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agileml.application import Replica
@@ -10,13 +10,11 @@ from agileml.core.controller.control import Control
 from agileml.core.exchange import replicas
 from agileml.core.exchange.pause import AllReducePause
 from agileml.core.exchange.reducer import Reducer
-from agileml.core.node.server import SendTo, Server
+from agileml.core.node.server import Server
 from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import NodeCommand
-from agileml.core.protocol.exchange import LiveCopies
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Fetch, Message, Promise, Source
+from agileml.core.protocol.exchange import LiveCopies, NodeIo, NodeParts
+from agileml.core.protocol.messages import Fetch, Promise, Source
 from agileml.core.protocol.view import CutId, View
 
 
@@ -40,22 +38,10 @@ class ReplicaExchange:
     ) -> list[tuple[str, Fetch]]:
         return replicas.fetches(view, sources, copies)
 
-    def server(self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None) -> Server:
-        return Server(me, job, send, stores, replica)
-
-    def worker(self, me: str, job: Job, send: SendTo, ask: Callable[[NodeCommand], None]) -> Worker:
-        return Worker(me, job, send, ask)
-
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> Reducer:
-        return Reducer(me, job, worker, server, send, ask)
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        server = Server(io.me, io.job, io.send, stores, replica)
+        worker = Worker(io.me, io.job, io.send, io.ask)
+        return NodeParts(server, worker, Reducer(io, worker, server))
 
     def gate(self, control: Control) -> AllReducePause:
         return AllReducePause(control)

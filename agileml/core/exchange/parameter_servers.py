@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from agileml.application import Replica
 from agileml.core.controller.control import Control
-from agileml.core.node.server import SendTo, Server
+from agileml.core.node.server import Server
 from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
-from agileml.core.protocol.exchange import ChangeGate, LiveCopies
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.commands import Broken, Crossed, Met, Reduced
+from agileml.core.protocol.exchange import ChangeGate, LiveCopies, NodeIo, NodeParts
 from agileml.core.protocol.messages import (
     Crossing,
     CrossingAck,
@@ -61,22 +60,9 @@ class ServerExchange:
             for p, owner in enumerate(view.owner)
         ]
 
-    def server(self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None) -> Server:
-        return Server(me, job, send, stores, replica)
-
-    def worker(self, me: str, job: Job, send: SendTo, ask: Callable[[NodeCommand], None]) -> Worker:
-        return Worker(me, job, send, ask)
-
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> DirectPushes:
-        return DirectPushes(me, server)
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        server = Server(io.me, io.job, io.send, stores, replica)
+        return NodeParts(server, Worker(io.me, io.job, io.send, io.ask), DirectPushes(io.me, server))
 
     def gate(self, control: Control) -> ChangeGate:
         return OpenGate()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from agileml.application import Replica
 from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
-from agileml.core.node.server import SendTo, Server
 from agileml.core.node.sources.stores import Stores
-from agileml.core.node.worker import Worker
 from agileml.core.pool.server import PoolServer
 from agileml.core.pool.worker import PoolWorker
-from agileml.core.protocol.commands import NodeCommand
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.exchange import NodeIo, NodeParts
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.view import View
 
@@ -22,23 +18,10 @@ from agileml.core.protocol.view import View
 class PoolExchange(ServerExchange):
     """As parameter servers, but that no worker has bundles of its own."""
 
-    def server(self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None) -> PoolServer:
-        return PoolServer(me, job, send, stores, replica)
-
-    def worker(self, me: str, job: Job, send: SendTo, ask: Callable[[NodeCommand], None]) -> PoolWorker:
-        return PoolWorker(me, job, send, ask)
-
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: SendTo,
-        ask: Callable[[NodeCommand], None],
-    ) -> PoolLinks:
-        assert isinstance(worker, PoolWorker) and isinstance(server, PoolServer)
-        return PoolLinks(me, worker, server)
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        server = PoolServer(io.me, io.job, io.send, stores, replica)
+        worker = PoolWorker(io.me, io.job, io.send, io.ask)
+        return NodeParts(server, worker, PoolLinks(io.me, worker, server))
 
 
 class PoolLinks(DirectPushes):

@@ -15,7 +15,7 @@ recomputes the bundles whose sums did not come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
@@ -29,11 +29,10 @@ from agileml.core.protocol.commands import (
     Form,
     Introduce,
     Met,
-    NodeCommand,
     Reduce,
     Reduced,
 )
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Ack,
@@ -54,22 +53,14 @@ from straggler.coverage import Units, Verdict, judge, union
 class Reducer:
     """Stands between a worker and the replica on its own machine."""
 
-    def __init__(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> None:
-        self.me = me
-        self.job = job
+    def __init__(self, io: NodeIo, worker: Worker, server: Server) -> None:
+        self.me = io.me
+        self.job = io.job
         self.is_paused = False
         self._worker = worker
         self._server = server
-        self._send = send
-        self._ask = ask
+        self._send = io.send
+        self._ask = io.ask
         self._view: View | None = None  # None while this machine has no group
         self._clock = 0
         self._next = 0  # the partition to hand over next; -1: all are handed over

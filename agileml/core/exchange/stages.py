@@ -9,18 +9,19 @@ stages and back, and the change then finds every partition after the same clock,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from agileml.application import Replica
 from agileml.core.async_stages.worker import AsyncStageWorker
 from agileml.core.controller.control import Control
 from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
 from agileml.core.exchange.pause import AsyncStagePause, StagePause
 from agileml.core.node.server import Server
+from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import Arrange, Crossed, NodeCommand, PassOn
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Crossing, CrossingAck, Message
+from agileml.core.protocol.commands import Arrange, Crossed, PassOn
+from agileml.core.protocol.exchange import NodeIo, NodeParts
+from agileml.core.protocol.messages import Crossing, CrossingAck
 from agileml.core.protocol.view import View, stages_of
 
 
@@ -28,16 +29,10 @@ from agileml.core.protocol.view import View, stages_of
 class StageExchange(ServerExchange):
     """As parameter servers; every owner is a stage."""
 
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> StageLinks:
-        return StageLinks(me, worker, server, send, ask)
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        server = Server(io.me, io.job, io.send, stores, replica)
+        worker = Worker(io.me, io.job, io.send, io.ask)
+        return NodeParts(server, worker, StageLinks(io, worker, server))
 
     def gate(self, control: Control) -> StagePause:
         return StagePause(control)
@@ -47,22 +42,10 @@ class StageExchange(ServerExchange):
 class AsyncStageExchange(StageExchange):
     """The same without a flush: several clocks are in flight."""
 
-    def worker(
-        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> AsyncStageWorker:
-        return AsyncStageWorker(me, job, send, ask)
-
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> AsyncStageLinks:
-        assert isinstance(worker, AsyncStageWorker)
-        return AsyncStageLinks(me, job, worker, server, send, ask)
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        server = Server(io.me, io.job, io.send, stores, replica)
+        worker = AsyncStageWorker(io.me, io.job, io.send, io.ask)
+        return NodeParts(server, worker, AsyncStageLinks(io, worker, server))
 
     def gate(self, control: Control) -> AsyncStagePause:
         return AsyncStagePause(control)
@@ -71,16 +54,9 @@ class AsyncStageExchange(StageExchange):
 class StageLinks(DirectPushes):
     """The messages of this machine's stage to its neighbours, sent until they answer; and whether it has paused."""
 
-    def __init__(
-        self,
-        me: str,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> None:
-        super().__init__(me, server)
-        self._worker, self._send, self._ask = worker, send, ask
+    def __init__(self, io: NodeIo, worker: Worker, server: Server) -> None:
+        super().__init__(io.me, server)
+        self._worker, self._send, self._ask = worker, io.send, io.ask
         self._epoch = 0
         self._is_first = self._is_asked = False  # the first stage; asked to pause
         worker.may_leave = lambda clock: not (self._is_first and self._is_asked)
@@ -131,17 +107,9 @@ class StageLinks(DirectPushes):
 class AsyncStageLinks(StageLinks):
     """The same without a flush: the first stage stops with clocks in flight, which run through."""
 
-    def __init__(
-        self,
-        me: str,
-        job: Job,
-        worker: AsyncStageWorker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> None:
-        super().__init__(me, worker, server, send, ask)
-        self._job, self._end = job, 0
+    def __init__(self, io: NodeIo, worker: AsyncStageWorker, server: Server) -> None:
+        super().__init__(io, worker, server)
+        self._job, self._end = io.job, 0
         self._steps = worker
 
     @property

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agileml.application import Replica
 from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
-from agileml.core.node.server import SendTo, Server
 from agileml.core.node.sources.stores import Stores
-from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import NodeCommand
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.exchange import NodeIo, NodeParts
 from agileml.core.protocol.messages import Message
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import View
@@ -23,25 +20,10 @@ from agileml.core.supersteps.worker import MinibatchWorker
 class SuperstepExchange(ServerExchange):
     """As parameter servers, with steps of one minibatch each."""
 
-    def server(
-        self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None
-    ) -> SuperstepServer:
-        return SuperstepServer(me, job, send, stores, replica)
-
-    def worker(self, me: str, job: Job, send: SendTo, ask: Callable[[NodeCommand], None]) -> MinibatchWorker:
-        return MinibatchWorker(me, job, send, ask)
-
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: SendTo,
-        ask: Callable[[NodeCommand], None],
-    ) -> SuperstepLinks:
-        assert isinstance(worker, MinibatchWorker) and isinstance(server, SuperstepServer)
-        return SuperstepLinks(me, worker, server)
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        server = SuperstepServer(io.me, io.job, io.send, stores, replica)
+        worker = MinibatchWorker(io.me, io.job, io.send, io.ask)
+        return NodeParts(server, worker, SuperstepLinks(io.me, worker, server))
 
 
 class SuperstepLinks(DirectPushes):

@@ -34,6 +34,7 @@ from agileml.core.protocol.commands import (
     Reduced,
     Send,
 )
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
 from agileml.core.protocol.job import Job, Overlap
 from agileml.core.protocol.messages import (
@@ -88,17 +89,14 @@ class Node:
         self.loaded = 0
         self._out: list[NodeCommand] = []
         self._local: deque[Message] = deque()
-        self.server = job.exchange.server(name, job, self._send, stores, replica)
+        parts = job.exchange.parts(NodeIo(name, job, self._send, self._ask), stores, replica)
+        self.server, self.worker, self.combiner = parts.server, parts.worker, parts.combiner
         self.spent = TimeSpent()
-        self.worker = job.exchange.worker(name, job, self._send, self._ask)
         self.helping: Helping | None = None
         if job.helping is not None:
-            parts = self.worker, self.server, self._send, self._out.append
-            self.helping = Helping(job, *parts, self.spent.helped, lambda: self.loaded)
+            about = self.worker, self.server, self._send, self._out.append
+            self.helping = Helping(job, *about, self.spent.helped, lambda: self.loaded)
         self.backup = Backup(self._send, tables=job.layout.tables)
-        self.combiner = job.exchange.combiner(
-            name, job, self.worker, self.server, self._send, self._out.append
-        )
         self.moves = ShardMoves(self.server, self.backup, self._send)
         self.part_saves = PartSaves(name, self.backup, self._send, self._out.append)
         self._status_due_s = 0.0

@@ -8,6 +8,7 @@ of all partitions; the owner of a partition is then the machine whose replica is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agileml.application import Replica
@@ -93,6 +94,25 @@ class Combiner(Protocol):
         """Send unanswered messages again."""
 
 
+@dataclass(frozen=True)
+class NodeIo:
+    """How the parts of the machine `me` reach others (`send`) and their own process (`ask`)."""
+
+    me: str
+    job: Job
+    send: Callable[[str, Message], None]
+    ask: Callable[[NodeCommand], None]
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """A machine's server, its worker, and what stands behind the worker."""
+
+    server: Server
+    worker: Worker
+    combiner: Combiner
+
+
 class ChangeGate(Protocol):
     """Tells the controller when a membership change may begin."""
 
@@ -132,35 +152,8 @@ class Exchange(Protocol):
         """The fetches that machines must answer before they can serve under `view`. `copies`: the nodes that have each
         source."""
 
-    def server(
-        self,
-        me: str,
-        job: Job,
-        send: Callable[[str, Message], None],
-        stores: Stores,
-        replica: Replica | None,
-    ) -> Server:
-        """The server of a machine."""
-
-    def worker(
-        self,
-        me: str,
-        job: Job,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> Worker:
-        """The worker of a machine."""
-
-    def combiner(
-        self,
-        me: str,
-        job: Job,
-        worker: Worker,
-        server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
-    ) -> Combiner:
-        """The part of this exchange that runs in a machine."""
+    def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
+        """The parts of a machine that depend on the exchange."""
 
     def gate(self, control: Control) -> ChangeGate:
         """The part of this exchange that runs in the controller."""

@@ -13,6 +13,7 @@ from agileml.core.compute.cursor import Cursor
 from agileml.core.exchange.stages import StageLinks
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, PassOn
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Crossing, CrossingAck
 from agileml.core.protocol.view import INITIAL, View, stages_of
 from agileml.core.stage.walk import Awaited
@@ -36,8 +37,9 @@ class Rig:
         self.sent: list[tuple[str, Any]] = []
         self.asked: list[Any] = []
         send, ask = lambda *sent: self.sent.append(sent), self.asked.append
-        worker = Worker("a", make_job(), send, ask)
-        self.links = StageLinks("a", worker, None, send, ask)  # type: ignore[arg-type]
+        io = NodeIo("a", make_job(), send, ask)
+        worker = Worker(io.me, io.job, io.send, io.ask)
+        self.links = StageLinks(io, worker, None)  # type: ignore[arg-type]
         self.links.adopt(view(2))
 
     def repeated(self) -> list[tuple[str, Any]]:
