@@ -23,13 +23,15 @@ check: style
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/house/test_imports.py tests/house/test_floors.py
 
-# Types are checked while the first tests run: one process of mypy leaves the other cores idle. Tests with Ray nodes mostly
-# wait for Ray, so three files of them run at a time, those that take longest first; only files with such tests are
-# collected again.
+# Types are checked while the first tests run. Tests with Ray nodes mostly wait for Ray, so two files of them run beside the
+# others, those that take longest first; their output follows that of the others. Only files with such tests are collected
+# again.
 LONGEST := tests/cluster/test_submit.py tests/cluster/test_existing_cluster.py tests/agileml/market/test_real_nodes.py
 test: style
-	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; wait $$types && exit $$tests
-	$(BIN)/pytest -q -m "not slow and cluster" -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST) $$(grep -rl --include='test_*.py' "mark\.cluster" tests)
+	@mkdir -p build; trap 'kill $$types $$ray 2>/dev/null' EXIT; $(BIN)/mypy & types=$$!; \
+	$(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile --no-loadscope-reorder $(LONGEST) $$(grep -rl --include='test_*.py' "mark\.cluster" tests) > build/ray_tests.log 2>&1 & ray=$$!; \
+	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; \
+	wait $$types || tests=1; wait $$ray || tests=1; cat build/ray_tests.log; exit $$tests
 
 test-all: check
 	$(BIN)/pytest -q
