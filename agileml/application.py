@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+Ranges = Sequence[tuple[int, int]]  # of a flat table: ascending, [start, stop)
+Parts = Sequence[tuple[int, Array]]  # of a flat table: where each part begins, and its elements
 
 
 class Update(Enum):
@@ -185,8 +187,13 @@ class Replica(Protocol):
     unit of the view in force is computed; a unit of an abandoned one may be.
     """
 
-    def place(self, values: Mapping[str, Array]) -> None:
-        """Take the values of all resident tables, each flat and whole."""
+    def place(self, values: Mapping[str, Parts], steps: Mapping[str, Ranges] | None = None) -> None:
+        """Take values of resident tables, each flat, in parts. Of a table that units update, what is not given stays as
+        it is; of any other all is given that this replica is to hold.
+
+        steps: the ranges of each table that units update which this replica steps, and of which it holds the
+        optimizer's state. None: all.
+        """
 
     def read(self, table: str, start: int, stop: int) -> Array:
         """Elements [start, stop) of a table, as a new array of the table's dtype."""
@@ -198,7 +205,13 @@ class Replica(Protocol):
         """
 
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
-        """Take the step of `clock` (0-based) along the summed updates, each flat and whole. They may be overwritten."""
+        """Take the step of `clock` (0-based) along the summed updates, each flat and whole. They may be overwritten.
+
+        A replica that steps some ranges alone leaves their new values there in the updates.
+        """
+
+    def complete(self, updates: Mapping[str, Array]) -> None:
+        """Take the new values of all other ranges from the updates that `step` had, where other replicas left them."""
 
 
 @dataclass(frozen=True)
@@ -343,6 +356,11 @@ class Application(ABC):
         """Called once in every machine, and in a sequential run, of a job with resident tables: what holds and steps
         them. `rate_at` gives the learning rate of a clock (0-based). None (the default): there are no such tables."""
         return None
+
+    def share_ends(self, partitions: int) -> Mapping[str, Sequence[int]]:
+        """Where each partition ends in every resident table that units update or a replica alone does, so that a
+        replica can step any of them by itself. Asked for only where machines share the optimizer's state out."""
+        raise NotImplementedError
 
     def loss_scale(self) -> LossScaleRule | None:
         """How losses are scaled: units then read the scale as element 0 of the table `loss_scale`, and a clock whose

@@ -8,7 +8,8 @@ the rounds' ratios. CPU is that of both processes together per step, all their t
 other programs share the machine.
 `python benchmarks/bench_ddp.py [--quick] [--models mlp,cnn,gpt,gpt-bf16] [--partitions 2] [--rounds 5]`.
 
-"replicas": `optimizer.kind: torch` with an all-reduce, so parameters and optimizer state stay where they are used.
+"replicas": `optimizer.kind: torch` with an all-reduce, so parameters and optimizer state stay where they are used;
+"sharded": each machine has the state of a share of the parameters.
 
 The limit: the model's own step in one process on its own share (no exchange at all), while the other does the same.
 """
@@ -98,10 +99,11 @@ class Engine:
     partitions: int
     exchange: str = "servers"
     is_resident: bool = False
+    is_sharded: bool = False
 
     def __str__(self) -> str:
         if self.exchange == "allreduce":
-            replicas = ", replicas" if self.is_resident else ""
+            replicas = ", replicas" * self.is_resident + ", sharded" * self.is_sharded
             return f"exchange: allreduce, {self.partitions} partitions{replicas}"
         return "not deterministic" if self.slices is None else f"deterministic, {self.slices} slices"
 
@@ -110,18 +112,18 @@ class Engine:
             momentum = {"learning_rate": 0.001, "momentum": 0.9}
             if not self.is_resident:
                 return {"kind": "momentum", **momentum}
-            return {
-                "kind": "torch",
-                "name": "SGD",
-                "learning_rate": momentum.pop("learning_rate"),
-                "arguments": momentum,
-            }
+            rate = momentum.pop("learning_rate")
+            return {**self.of_torch, "name": "SGD", "learning_rate": rate, "arguments": momentum}
         vectors = [name for name, p in task.build().named_parameters() if p.ndim <= 1]
         groups = [{"parameters": vectors, "weight_decay": 0.0}]
         shared = {"learning_rate": 0.0003, "clip_norm": 1.0, "groups": groups}
         if not self.is_resident:
             return {"kind": "adamw", "weight_decay": 0.1, **shared}
-        return {"kind": "torch", "name": "AdamW", "arguments": {"weight_decay": 0.1}, **shared}
+        return {**self.of_torch, "name": "AdamW", "arguments": {"weight_decay": 0.1}, **shared}
+
+    @property
+    def of_torch(self) -> dict[str, Any]:
+        return {"kind": "torch", "sharded": self.is_sharded}
 
     def config(self, clocks: int, task: Task) -> dict[str, Any]:
         return {
@@ -351,6 +353,7 @@ def main() -> None:
                     *(Engine(count, arguments.partitions) for count in (None, *slices)),
                     *(Engine(None, partitions, "allreduce") for partitions in by_sums),
                     *(Engine(None, partitions, "allreduce", is_resident=True) for partitions in by_sums),
+                    Engine(None, 4 * WORLD, "allreduce", is_resident=True, is_sharded=True),
                 )
             }
             found: dict[str, list[Sample]] = {label: [] for label in (*variants, *engines)}

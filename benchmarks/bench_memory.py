@@ -76,6 +76,7 @@ class Mode:
     optimizer: str = "momentum"
     slices: int | None = None
     cuts_s: float | None = None  # seconds from cut to cut; None: none until the end
+    replicas: str | None = None  # optimizer.kind torch with an all-reduce: "whole", or "sharded" state
 
     @property
     def machines(self) -> int:
@@ -92,6 +93,8 @@ class Mode:
     def __str__(self) -> str:
         kind = "not deterministic" if self.slices is None else f"deterministic, {self.slices} slices"
         cuts = "no cuts" if self.cuts_s is None else "cuts"
+        if self.replicas is not None:
+            return f"all-reduce, replicas, {self.replicas} state, {self.machines}, {self.optimizer}, {cuts}"
         return f"stage {self.stage}, {self.reliable} + {self.transient}, {self.optimizer}, {kind}, {cuts}"
 
 
@@ -106,6 +109,9 @@ MODES = (
     Mode(3, 1, 2, "sgd", cuts_s=0.3),
     Mode(3, 1, 2, cuts_s=0.3),
     Mode(3, 1, 2, "adam", cuts_s=0.3),
+    Mode(1, 2, 0, "adam", replicas="whole"),
+    Mode(1, 2, 0, "adam", replicas="sharded"),
+    Mode(1, 4, 0, "adam", replicas="sharded"),
 )
 QUICK = (Mode(1, 2, 0), Mode(3, 1, 2, cuts_s=0.3))
 
@@ -113,6 +119,8 @@ QUICK = (Mode(1, 2, 0), Mode(3, 1, 2, cuts_s=0.3))
 def formula(mode: Mode, is_reliable: bool, whole: float) -> dict[str, float]:
     """What a machine holds at most, in MB, by what it is for. `whole`: all parameters."""
     k = SLOTS[mode.optimizer]
+    if mode.replicas is not None:
+        return formula_of_replica(mode, whole)
     owns = whole / mode.owners if (mode.stage == 1) == is_reliable else 0.0
     backs_up = whole / mode.reliable if is_reliable and mode.stage > 1 else 0.0
     works = mode.stage < 3 or not is_reliable
@@ -135,6 +143,19 @@ def formula(mode: Mode, is_reliable: bool, whole: float) -> dict[str, float]:
         "cut": (1 if mode.stage == 1 else 2) * (1 + k) * owns,
         # The committed cut, and the next one arriving.
         "backup": 2 * (1 + k) * backs_up,
+    }
+
+
+def formula_of_replica(mode: Mode, whole: float) -> dict[str, float]:
+    """The same of a machine with a replica, in stage 1: the parameters are there once, and are stepped in place."""
+    k = SLOTS[mode.optimizer]
+    owns = whole / mode.owners
+    return {
+        "read": whole,
+        "gradient": whole,
+        "optimizer": k * (owns if mode.replicas == "sharded" else whole),
+        # The committed cut of what it owns, and that of the first clock as above.
+        "cut": (1 + k) * owns,
     }
 
 
@@ -212,11 +233,19 @@ def data(width: int) -> Any:
     return (torch.randn(64, width, generator=generator), torch.arange(64) % width), None
 
 
+def optimizer(mode: Mode) -> dict[str, Any]:
+    if mode.replicas is None:
+        return {"kind": mode.optimizer, "learning_rate": 0.001}
+    assert mode.optimizer == "adam"
+    return {"kind": "torch", "name": "Adam", "learning_rate": 0.001, "sharded": mode.replicas == "sharded"}
+
+
 def config(mode: Mode, clocks: int) -> dict[str, Any]:
     return {
         "application": "torch",
         "model": {"batch_size": 2 * mode.workers},
-        "optimizer": {"kind": mode.optimizer, "learning_rate": 0.001},
+        "optimizer": optimizer(mode),
+        "exchange": "servers" if mode.replicas is None else "allreduce",
         "clocks": clocks,
         "slices": mode.slices or 1 << (mode.machines - 1).bit_length(),
         "deterministic": mode.slices is not None,

@@ -87,8 +87,12 @@ class Identity:
             application=config.application if application is None else f"{own.__module__}:{own.__qualname__}",
             data=data,
             model=plain["model"],
-            # Without groups as in checkpoints from before there were any.
-            optimizer={key: value for key, value in plain["optimizer"].items() if key != "groups" or value},
+            # Without these as in checkpoints from before there were any.
+            optimizer={
+                key: value
+                for key, value in plain["optimizer"].items()
+                if key not in ("groups", "sharded") or value
+            },
             # Without keys of kinds that it is not.
             consistency={key: value for key, value in plain["consistency"].items() if value is not None},
             deterministic=config.deterministic,

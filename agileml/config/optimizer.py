@@ -80,6 +80,7 @@ class _Shaping(Section):
     partitions at one clock, and tables that are dense."""
 
     is_layerwise: ClassVar[bool] = False
+    sharded: ClassVar[bool] = False  # servers always step shares
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip_norm: Positive | None = None
     clip: Positive | None = None
@@ -143,12 +144,14 @@ class LambConfig(_Shaping):
 class TorchConfig(Section):
     """An optimizer of torch.optim, or package.module:Class, with its own `arguments`.
 
-    It steps where each machine computes, so it needs an all-reduce and a torch module.
+    It steps where each machine computes, so it needs an all-reduce and a torch module. `sharded`: each machine steps a
+    share of the parameters, holds the optimizer's state of that share alone, and gets the others' values (ZeRO 1).
     """
 
     is_layerwise: ClassVar[bool] = False
     kind: Literal["torch"] = "torch"
     name: str
+    sharded: bool = False
     learning_rate: Positive = 0.001
     arguments: dict[str, Any] = Field(default_factory=dict)
     clip_norm: Positive | None = None

@@ -209,5 +209,5 @@ def _replica(
         return None
     replica = application.replica(optimizer.rate_at)
     assert replica is not None, "an application with resident tables has a replica"
-    replica.place({name: start[name].reshape(-1) for name in resident})
+    replica.place({name: [(0, start[name].reshape(-1))] for name in resident})
     return replica

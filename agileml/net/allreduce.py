@@ -22,10 +22,20 @@ import torch
 import torch.distributed as dist
 
 from agileml.application import Array
-from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.core.protocol.commands import (
+    Abandon,
+    Broken,
+    Form,
+    Gather,
+    Gathered,
+    Introduce,
+    Met,
+    Reduce,
+    Reduced,
+)
 from agileml.net.collectives import Collectives, GroupMember, PendingSum
 
-Report = Callable[[Met | Reduced | Broken], None]
+Report = Callable[[Met | Reduced | Gathered | Broken], None]
 
 TIMEOUT_S = 1800.0  # the longest clock; connections and heartbeats find a dead or frozen machine sooner
 STOP_S = 1.0  # longest wait for groups when the machine's process ends
@@ -49,20 +59,20 @@ class AllReduce:
         """Meet the other members, listening at the address `host`."""
         known = self._known.get(command.epoch, {})
         self._known = {epoch: values for epoch, values in self._known.items() if epoch > command.epoch}
-        member = GroupMember(command.epoch, command.group.index(self._me), len(command.group), host)
+        member = GroupMember(command.epoch, command.group.index(self._me), command.group, host)
         self._group = _Group(member, known, self._report, self._collectives, self._timeout_s)
         self._groups = [group for group in self._groups if group.is_alive] + [self._group]
 
-    def ask(self, command: Introduce | Reduce | Abandon) -> None:
+    def ask(self, command: Introduce | Reduce | Gather | Abandon) -> None:
         """Queue a command."""
         match command:
             case Introduce() if self._group is not None and self._group.member.epoch == command.epoch:
                 self._group.introduce(command.key, command.value)
             case Introduce():
                 self._known.setdefault(command.epoch, {})[command.key] = command.value
-            case Reduce() if self._group is not None and self._group.member.epoch == command.epoch:
+            case Reduce() | Gather() if self._group is not None and self._group.member.epoch == command.epoch:
                 self._group.ask(command)
-            case Reduce():
+            case Reduce() | Gather():
                 pass  # its group was refused
             case Abandon() if self._group is not None:
                 self._group.abandon()
@@ -132,9 +142,9 @@ class _MessageStore(dist.Store):
 
 @dataclass
 class _Sum:
-    """A command and the collectives that carry it out."""
+    """A command and the collectives that carry it out. blocks: of a sum."""
 
-    asked: Reduce
+    asked: Reduce | Gather
     blocks: tuple[Array, ...]
     # With partition 0: loss, examples, pauses, and metrics, and each machine's seconds if asked.
     facts: torch.Tensor | None
@@ -157,7 +167,7 @@ class _Group:
         self._report_to = report
         self._timeout_s = timeout_s
         self._store = _MessageStore(known, self._tell, timeout_s)
-        self._asked: queue.SimpleQueue[Reduce | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Reduce | Gather | None] = queue.SimpleQueue()
         self._under_way: queue.SimpleQueue[_Sum | None] = queue.SimpleQueue()
         self._is_abandoned = threading.Event()
         self._is_over = threading.Event()  # later sums are not to be trusted
@@ -185,7 +195,7 @@ class _Group:
     def introduce(self, key: str, value: bytes) -> None:
         self._store.learn(key, value)
 
-    def ask(self, command: Reduce) -> None:
+    def ask(self, command: Reduce | Gather) -> None:
         self._asked.put(command)
 
     def abandon(self) -> None:
@@ -209,7 +219,7 @@ class _Group:
     def _tell(self, key: str, value: bytes) -> None:
         self._report(Met(self.member.epoch, key, value))
 
-    def _report(self, event: Met | Reduced | Broken) -> None:
+    def _report(self, event: Met | Reduced | Gathered | Broken) -> None:
         if not self._is_abandoned.is_set():
             self._report_to(event)
 
@@ -224,7 +234,8 @@ class _Group:
             if self.member.size > 1:
                 self._process_group = self._collectives.open(self.member, self._store, self._timeout_s)
             while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
-                self._under_way.put(self._begun(command))
+                begun = self._sent(command) if isinstance(command, Gather) else self._begun(command)
+                self._under_way.put(begun)
         except Exception as error:
             self._is_over.set()
             self._fail(error)
@@ -243,6 +254,18 @@ class _Group:
             tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
             tensors += [] if facts is None else [facts]
             found.works = self._collectives.begin(self._process_group, tensors)
+        return found
+
+    def _sent(self, command: Gather) -> _Sum:
+        """Start the broadcasts of a command; a group of one needs none."""
+        found = _Sum(command, (), None)
+        if self._process_group is not None:
+            parts = [
+                (self.member.group.index(name), torch.from_numpy(array))
+                for name, arrays in command.parts
+                for array in arrays
+            ]
+            found.works = self._collectives.begin_broadcasts(self._process_group, parts)
         return found
 
     def _facts(self, command: Reduce) -> torch.Tensor:
@@ -274,8 +297,10 @@ class _Group:
         self._process_group = None
 
 
-def _answer(found: _Sum) -> Reduced:
+def _answer(found: _Sum) -> Reduced | Gathered:
     asked = found.asked
+    if isinstance(asked, Gather):
+        return Gathered(asked.epoch, asked.clock)
     loss, examples, pauses, *others = (0.0, 0.0, 0.0) if found.facts is None else found.facts.tolist()
     count = len(asked.metrics)
     return Reduced(

@@ -20,19 +20,24 @@ Backend = Literal["gloo", "nccl"]
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One machine as a member of a group. host: the address that it listens at."""
+    """One machine as a member of a group of machines. host: the address that it listens at."""
 
     epoch: int
     rank: int
-    size: int
+    group: tuple[str, ...]
     host: str
+
+    @property
+    def size(self) -> int:
+        """Machines of the group."""
+        return len(self.group)
 
 
 class PendingSum(Protocol):
-    """A sum in progress."""
+    """A sum or a broadcast in progress."""
 
     def wait(self) -> object:
-        """Return once the given tensor holds the sum. Raises RuntimeError when the group failed."""
+        """Return once the given tensor holds its result. Raises RuntimeError when the group failed."""
 
 
 class Collectives(Protocol):
@@ -44,8 +49,17 @@ class Collectives(Protocol):
     def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
         """Start to add up each tensor in place."""
 
+    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Tensor]]) -> list[PendingSum]:
+        """Start to send each tensor from the member of this rank to all others, in place."""
+
     def give_up(self, group: Any) -> None:
         """Abandon the sums of a group."""
+
+
+def _from(rank: int) -> dist.BroadcastOptions:
+    options = dist.BroadcastOptions()
+    options.rootRank = rank
+    return options
 
 
 class Gloo:
@@ -60,6 +74,9 @@ class Gloo:
 
     def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
         return [group.allreduce([tensor]) for tensor in tensors]
+
+    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Tensor]]) -> list[PendingSum]:
+        return [group.broadcast([tensor], _from(rank)) for rank, tensor in parts]
 
     def give_up(self, group: Any) -> None:
         pass  # `abort` does nothing for gloo
@@ -98,6 +115,14 @@ class Nccl:
             for tensor in tensors:
                 there = tensor.to(self._device, non_blocking=True)
                 found.append(_OnDevice(tensor, there, group.allreduce([there]), self._down))
+        return found
+
+    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Tensor]]) -> list[PendingSum]:
+        found: list[PendingSum] = []
+        with torch.cuda.stream(self._up):
+            for rank, tensor in parts:
+                there = tensor.to(self._device, non_blocking=True)
+                found.append(_OnDevice(tensor, there, group.broadcast([there], _from(rank)), self._down))
         return found
 
     def give_up(self, group: Any) -> None:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from agileml.application import InputError
 from agileml.config.job import JobConfig
-from agileml.core.protocol.commands import Abandon, Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.core.protocol.commands import (
+    Abandon,
+    Broken,
+    Form,
+    Gather,
+    Gathered,
+    Introduce,
+    Met,
+    Reduce,
+    Reduced,
+)
 from agileml.core.protocol.messages import Failure
 from agileml.net.events import Address
 
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
-Command = Form | Introduce | Reduce | Abandon
+Command = Form | Introduce | Reduce | Gather | Abandon
 
 
 class AllReduceExchange:
@@ -31,7 +41,7 @@ class AllReduceExchange:
         me: str,
         node_ip: str,
         config: JobConfig,
-        report: Callable[[Met | Reduced | Broken | Failure], None],
+        report: Callable[[Met | Reduced | Gathered | Broken | Failure], None],
     ) -> None:
         self._me = me
         self._node_ip = node_ip
@@ -52,7 +62,8 @@ class AllReduceExchange:
     def ask(self, command: Command, peers: Mapping[str, Address]) -> int:
         """Queue a command; `peers` holds the addresses of the run's machines.
 
-        Returns the bytes that this machine sends for it: in a ring of n machines, 2 (n - 1) / n of the summed bytes.
+        Returns the bytes that this machine sends for it: in a ring of n machines, 2 (n - 1) / n of the summed bytes,
+        and its own part to each of the others.
         """
         if self._groups is None:
             return 0  # the run ends: this machine has reported its failure
@@ -61,6 +72,9 @@ class AllReduceExchange:
             self._form(self._groups, command, peers)
             return 0
         self._groups.ask(command)
+        if isinstance(command, Gather):
+            own = sum(array.nbytes for name, arrays in command.parts if name == self._me for array in arrays)
+            return (self._size - 1) * own
         if not isinstance(command, Reduce):
             return 0
         return 2 * (self._size - 1) * sum(block.nbytes for block in command.blocks) // self._size

@@ -23,6 +23,7 @@ from agileml.core.protocol.commands import (
     Compute,
     Computed,
     Form,
+    Gather,
     Introduce,
     Leave,
     NodeCommand,
@@ -353,7 +354,7 @@ class Machine:
                 self._stopping.set()
             elif isinstance(command, SavePart):
                 self._part_writer.ask(command)
-            elif isinstance(command, Form | Introduce | Reduce | Abandon):
+            elif isinstance(command, Form | Introduce | Reduce | Gather | Abandon):
                 self._sent[PUSHED] += self._exchange.ask(command, self._peers)
             else:
                 if isinstance(command, Compute) and not command.is_help:

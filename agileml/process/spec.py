@@ -38,7 +38,14 @@ from agileml.config.text import ConfigError, show
 from agileml.core.compute.contract import checked_tables
 from agileml.core.controller.controller import ControllerSettings
 from agileml.core.cuts.rule import CutRule
-from agileml.core.exchange import Exchange, PoolExchange, SuperstepExchange, exchange_of, stage_exchange
+from agileml.core.exchange import (
+    Exchange,
+    PoolExchange,
+    SharedStateExchange,
+    SuperstepExchange,
+    exchange_of,
+    stage_exchange,
+)
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.layout import Layout, partitions_for
 from agileml.core.parameters.loss_scale import with_loss_scale
@@ -164,7 +171,7 @@ class RunSpec:
         _check_loss_scale(config, application.loss_scale())
         _check_slack(config, application.most_slack(), wanted.slack)
         return Job(
-            layout=self._layout(tables, application.loss_scale()),
+            layout=self._layout(tables, application),
             optimizer=job_optimizer(config, application, tables),
             consistency=wanted,
             slices=config.slices,
@@ -185,14 +192,20 @@ class RunSpec:
             else None,
         )
 
-    def _layout(self, tables: tuple[Table, ...], rule: LossScaleRule | None) -> Layout:
+    def _layout(self, tables: tuple[Table, ...], application: Application) -> Layout:
         config = self.config
         if config.pipeline is not None:
             assert self.stages is not None, "the layers of a pipeline are not measured"
             return Layout(tables, len(self.stages.borders), borders=self.stages.borders)
         overlaps = bool(config.overlap)
         partitions = config.partitions or partitions_for(tables, config.machines.max, overlaps=overlaps)
-        return Layout(with_loss_scale(tables, rule, partitions), partitions, gathers=overlaps)
+        ends = application.share_ends(partitions) if config.optimizer.sharded else {}
+        return Layout(
+            with_loss_scale(tables, application.loss_scale(), partitions),
+            partitions,
+            gathers=overlaps,
+            ends=tuple((name, tuple(each)) for name, each in ends.items()),
+        )
 
     def _pipeline(self) -> PipelineRules | None:
         wanted = self.config.pipeline
@@ -270,6 +283,8 @@ class RunSpec:
 def _exchange(config: JobConfig) -> Exchange:
     if config.consistency.kind == "elastic":
         return SuperstepExchange()
+    if config.optimizer.sharded:
+        return SharedStateExchange()
     return PoolExchange() if has_pool(config) else exchange_of(config.exchange)
 
 

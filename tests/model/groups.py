@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agileml.application import Array
-from agileml.core.protocol.commands import Broken, Form, Introduce, Met, Reduce, Reduced
+from agileml.core.protocol.commands import Broken, Form, Gather, Gathered, Introduce, Met, Reduce, Reduced
 
 if TYPE_CHECKING:
     from tests.model.node_shell import SimulatedNode
@@ -22,7 +23,7 @@ class Place:
 
     group: tuple[str, ...] = ()
     known: set[str] = field(default_factory=set)
-    asked: list[tuple[Reduce, tuple[Array, ...]]] = field(default_factory=list)
+    asked: list[tuple[Reduce | Gather, tuple[Array, ...]]] = field(default_factory=list)
     answered: int = 0
     last_s: float = 0.0
     is_stuck: bool = False
@@ -70,6 +71,14 @@ class Groups:
             self._break(node, command.epoch)
         self._add_up(command.epoch)
 
+    def gather(self, node: SimulatedNode, command: Gather) -> None:
+        place = self._place(command.epoch, node.name)
+        arrays = tuple(array for _, arrays in command.parts for array in arrays)
+        place.asked.append((command, tuple(array.copy() for array in arrays)))
+        for array in arrays:
+            array.fill(float("nan"))
+        self._add_up(command.epoch)
+
     def _is_someone_gone(self, place: Place) -> bool:
         return any(self._simulation.nodes[name].is_dead for name in place.group)
 
@@ -89,7 +98,7 @@ class Groups:
         for name, place in zip(group, places, strict=True):
             for at in range(place.answered, min(len(other.asked) for other in places)):
                 place.answered += 1
-                asked = [other.asked[at] for other in places]
+                asked = {member: other.asked[at] for member, other in zip(group, places, strict=True)}
                 node = simulation.nodes[name]
                 until_s = max(simulation.nodes[other].cut_until_s for other in group)
                 place.last_s = max(
@@ -103,17 +112,16 @@ class Groups:
                     lambda node=node, place=place, asked=asked: self._answer(node, place, asked),
                 )
 
-    def _answer(
-        self, node: SimulatedNode, place: Place, asked: list[tuple[Reduce, tuple[Array, ...]]]
-    ) -> None:
+    def _answer(self, node: SimulatedNode, place: Place, asked: Asked) -> None:
         simulation = self._simulation
-        command = asked[0][0]
-        assert {(c.clock, c.partition) for c, _ in asked} == {(command.clock, command.partition)}, asked
+        command = asked[node.name][0]
+        keys = {(type(c), c.clock, c.partition if isinstance(c, Reduce) else -1) for c, _ in asked.values()}
+        assert len(keys) == 1, asked
         if place.is_stuck:
             return
         if place.is_abandoned:
             if self._late.random() < 0.5:  # its thread was just about to report the sum
-                simulation.node_shell.happen(node, self._late.uniform(0.0, 1.0), _added_up(asked))
+                simulation.node_shell.happen(node, self._late.uniform(0.0, 1.0), _answered(command, asked))
             return
         rough = not simulation.schedule.gentle
         if (self._is_someone_gone(place) and simulation.rng.random() < 0.5) or (
@@ -121,7 +129,26 @@ class Groups:
         ):
             self._break(node, command.epoch)
             return
-        simulation.node_shell.happen(node, 0.0, _added_up(asked))
+        simulation.node_shell.happen(node, 0.0, _answered(command, asked))
+
+
+Asked = Mapping[str, tuple[Reduce | Gather, tuple[Array, ...]]]  # by machine
+
+
+def _answered(command: Reduce | Gather, asked: Asked) -> Reduced | Gathered:
+    if isinstance(command, Gather):
+        return _gathered(command, asked)
+    return _added_up([(c, blocks) for c, blocks in asked.values() if isinstance(c, Reduce)])
+
+
+def _gathered(command: Gather, asked: Asked) -> Gathered:
+    """Fill the arrays of a machine with what the machines that they are of have."""
+    at = 0
+    for name, arrays in command.parts:
+        for array in arrays:
+            array[:] = asked[name][1][at]
+            at += 1
+    return Gathered(command.epoch, command.clock)
 
 
 def _added_up(asked: list[tuple[Reduce, tuple[Array, ...]]]) -> Reduced:

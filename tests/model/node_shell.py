@@ -20,6 +20,7 @@ from agileml.core.protocol.commands import (
     Computed,
     Deliver,
     Form,
+    Gather,
     Introduce,
     Leave,
     Loaded,
@@ -186,6 +187,8 @@ class NodeShell:
                     self.sim.groups.introduce(simulated, command)
                 case Reduce():
                     self.sim.groups.reduce(simulated, command)
+                case Gather():
+                    self.sim.groups.gather(simulated, command)
                 case Abandon():
                     self.sim.groups.abandon(simulated)
                 case Leave():

@@ -22,6 +22,7 @@ from tests.model.schedule import (
     PLANNED,
     RESIDENT,
     SCALED,
+    SHARDED,
     Schedule,
     make_orderly,
     make_schedule,
@@ -45,6 +46,7 @@ MODES = (
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
     *(mode + HELPED + PLANNED for mode in ("bsp", "dense", "sum")),
     "allreduce" + RESIDENT,
+    "allreduce" + SHARDED,
 )
 
 

@@ -14,6 +14,7 @@ LAMB = "-lamb"
 HELD = "-held"
 HELPED = "-helped"
 RESIDENT = "-resident"
+SHARDED = "-sharded"
 FLUSH = "flush"
 PIPELINES = (FLUSH, "stash", "none")
 
@@ -62,7 +63,8 @@ class Schedule:
     `mode` is a mode of `toy_job`, or one with PLANNED at its end: then every clock has a plan, and no two the same;
     with CLIPPED: then the norm of gradients is limited; with HELPED: then machines help each other at the least need,
     or, with both HELPED and PLANNED, in clocks whose plan says so;
-    with RESIDENT: then replicas have the tables; with SCALED: then some units overflow, and nobody steps those clocks;
+    with RESIDENT: then replicas have the tables; with SHARDED: then each also has the state of its partitions alone;
+    with SCALED: then some units overflow, and nobody steps those clocks;
     with LAMB: then it is the optimizer, and the norm of gradients is limited too; with HELD: then some cuts are held.
     """
 
@@ -106,7 +108,11 @@ class Schedule:
 
     @property
     def is_resident(self) -> bool:
-        return self.mode.endswith(RESIDENT)
+        return self.mode.endswith((RESIDENT, SHARDED))
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.mode.endswith(SHARDED)
 
     @property
     def is_planned(self) -> bool:

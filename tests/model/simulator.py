@@ -83,6 +83,7 @@ class Simulation(Timeline):
             plans,
             s.clip_norm,
             is_resident=s.is_resident,
+            is_sharded=s.is_sharded,
             is_scaled=s.is_scaled,
         )
         if self.job.pipeline is not None:

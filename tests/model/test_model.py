@@ -27,6 +27,7 @@ from tests.model.schedule import (
     RESIDENT,
     ROUGH,
     SCALED,
+    SHARDED,
     WAKING,
     make_schedule,
 )
@@ -208,6 +209,13 @@ def test_schedules_with_tables_in_replicas() -> None:
     """The counts of every cut are checked, so a cut that a replica is ahead of or behind fails."""
     tally = assert_clean(range(20), "allreduce" + RESIDENT)
     assert_machines_came_and_went(tally)
+
+
+def test_schedules_with_the_state_of_replicas_shared_out() -> None:
+    """A machine that goes without notice takes a part of the state along: all go back to the cut."""
+    tally = assert_clean(range(12), "allreduce" + SHARDED)
+    assert_machines_came_and_went(tally)
+    assert tally.seen["rollbacks"] > 2, tally
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,26 @@ from functools import cache
 
 import numpy as np
 
-from agileml.application import Application, Array, LossScaleRule, Settings, Table, Unit, Update, Updates
-from agileml.core.exchange import Exchange, PoolExchange, SuperstepExchange, exchange_of, stage_exchange
+from agileml.application import (
+    Application,
+    Array,
+    LossScaleRule,
+    Parts,
+    Ranges,
+    Settings,
+    Table,
+    Unit,
+    Update,
+    Updates,
+)
+from agileml.core.exchange import (
+    Exchange,
+    PoolExchange,
+    SharedStateExchange,
+    SuperstepExchange,
+    exchange_of,
+    stage_exchange,
+)
 from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.loss_scale import with_loss_scale
@@ -173,6 +191,7 @@ class ToyReplica:
     def __init__(self, algorithm: Optimizer) -> None:
         self._algorithm = algorithm
         self.values: dict[str, Array] = {}
+        self._steps: Mapping[str, Ranges] | None = None
         self._copying: list[ToyCopy] = []
 
     def _end_copies(self) -> None:
@@ -180,9 +199,16 @@ class ToyReplica:
             copying.wait()
         self._copying.clear()
 
-    def place(self, values: Mapping[str, Array]) -> None:
+    def place(self, values: Mapping[str, Parts], steps: Mapping[str, Ranges] | None = None) -> None:
         self._end_copies()
-        self.values = {name: array.copy() for name, array in values.items()}
+        for name, parts in values.items():
+            if name.startswith("state"):  # that of others is not there
+                self.values[name] = np.full(55, np.nan, np.float32)
+            elif name not in self.values:
+                self.values[name] = np.concatenate([part for _, part in parts])
+            for at, part in parts:
+                self.values[name][at : at + part.size] = part
+        self._steps = steps
 
     def read(self, table: str, start: int, stop: int) -> Array:
         return self.values[table][start:stop].copy()
@@ -193,9 +219,27 @@ class ToyReplica:
 
     def step(self, clock: int, updates: Mapping[str, Array]) -> None:
         self._end_copies()
+        others = {name: self._others(name, array) for name, array in self.values.items()}
         self.values["count"] += updates["count"]
         state = [self.values[f"state{slot}"] for slot in range(self._algorithm.slots)]
         take_step(self._algorithm, clock, self.values["dense"], updates["dense"], state, in_place=True)
+        for name in ("count", "dense") if self._steps is not None else ():
+            updates[name][:] = self.values[name]
+            for at, kept in others[name]:
+                self.values[name][at : at + kept.size] = kept
+                updates[name][at : at + kept.size] = np.nan
+
+    def _others(self, name: str, array: Array) -> Parts:
+        """The parts of a table that other machines step, as they are now."""
+        if self._steps is None or name not in self._steps:
+            return []
+        bounds = [0, *(bound for own in self._steps[name] for bound in own), array.size]
+        return [(a, array[a:b].copy()) for a, b in zip(bounds[::2], bounds[1::2], strict=True) if a < b]
+
+    def complete(self, updates: Mapping[str, Array]) -> None:
+        for name in ("count", "dense"):
+            for at, old in self._others(name, self.values[name]):
+                self.values[name][at : at + old.size] = updates[name][at : at + old.size]
 
     def tables(self) -> dict[str, Array]:
         """What a unit reads."""
@@ -222,6 +266,7 @@ def toy_job(
     clip_norm: float | None = None,
     *,
     is_resident: bool = False,
+    is_sharded: bool = False,
     is_scaled: bool = False,
 ) -> tuple[Toy | StagedToy, Job]:
     """A job in mode `bsp` (deterministic), `sum` (BSP, one sum per worker), `ssp` (slack 2), `asp`, or `allreduce`.
@@ -253,7 +298,7 @@ def toy_job(
         parts=parts,
         clocks=clocks,
         deterministic=mode in (*SAME_BITS, *ELASTIC),
-        exchange=_exchange(mode),
+        exchange=SharedStateExchange() if is_sharded else _exchange(mode),
         draw_units=2 if mode in POOLED else None,
         balancer=balancer,
         overlap=OVERLAPS.get(mode, Overlap.OFF),

@@ -220,6 +220,10 @@ class TorchModule(Application):
         """The optimizer of torch that steps the parameters where they are, if the job has one."""
         return TorchOptimizer(self.flat, self.settings.optimizer) if self.settings.optimizer else None
 
+    def share_ends(self, partitions: int) -> Mapping[str, Sequence[int]]:
+        assert self._rule is not None, "asked for only where an optimizer of torch steps"
+        return self._rule.share_ends(partitions)
+
     def replica(self, rate_at: Callable[[int], float]) -> TorchReplica:
         assert self._rule is not None, "asked for only where tables are resident"
         return TorchReplica(self.stepper, self._rule, rate_at, TORCH, self.model.threads, self.loss_scale())
@@ -329,8 +333,7 @@ class TorchModule(Application):
 
     @property
     def test(self) -> Examples | None:
-        """The items that are evaluated."""
-        return self.data.test
+        return self.data.test  # the items that are evaluated
 
     def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
         """`test_loss`, and `test_accuracy` where outputs are scores of classes; nothing without a test split."""

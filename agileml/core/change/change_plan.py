@@ -62,7 +62,9 @@ def plan_change(
     placement = _place(job, rule, view, machines)
     holders = _holders(promises)
     start = _start(job, epoch, view, committed, promises, _nearest(holders, placement), checkpoint)
-    backups, lacking = _plan_backups(epoch, start, holders, placement)
+    # Of a cut that is made of live copies a backup needs what the owner alone may have.
+    copies = {} if job.exchange.shares_state else start.copies
+    backups, lacking = _plan_backups(epoch, replace(start, copies=copies), holders, placement)
     states, sources, rolled_back = start.states, start.sources, start.rolled_back
     base = min(state.version for state in states.values())
     share, previous = share_and_previous(job, view, placement, machines.weights)
@@ -135,7 +137,8 @@ def _start(
         sources = {p: Source(SourceKind.SHARD, nodes[0]) for p, nodes in has.items()}
         kept = _Start(frozen, sources, committed, rolled_back=False, reason="nothing lost", copies=has)
         return _with_backups(job, epoch, kept, holders)
-    why = f"partitions {lost} are lost with their owners" if lost else "the stages are at different clocks"
+    they = "stages" if job.pipeline is not None else "owners"
+    why = f"partitions {lost} are lost with their owners" if lost else f"the {they} are at different clocks"
     if committed.clock == 0:
         return _from_store(job, epoch, None, f"{why}: back to the start", rolled_back=True)
     gone = [p for p in range(job.layout.partitions) if p not in holders]
@@ -153,8 +156,10 @@ def _start(
 
 def _is_torn(job: Job, states: Mapping[int, ShardState]) -> bool:
     """True when the stages of a pipeline without a flush have not run empty: what is in flight cannot go on elsewhere,
-    and no stage can undo the updates that others lack."""
-    if job.pipeline is None or job.pipeline.flushes:
+    and no stage can undo the updates that others lack. Or where machines share the optimizer's state out, and some
+    have taken a step that others have not: nobody has the parameters of both clocks."""
+    flows_on = job.pipeline is not None and not job.pipeline.flushes
+    if not flows_on and not job.exchange.shares_state:
         return False
     return len({state.version for state in states.values()}) > 1
 

@@ -40,11 +40,14 @@ class ShardSize:
         return self.dense + self.sparse
 
 
-def shard_size(job: Job, partition: int) -> ShardSize:
+def shard_size(job: Job, partition: int, *, is_owner: bool = True) -> ShardSize:
+    """is_owner: with what only owners hold where machines share the optimizer's state out."""
     found = {False: 0, True: 0}
     one_sum = 0
     for index, table in enumerate(job.layout.tables):
         start, stop = job.layout.range_of(index, partition)
+        if not is_owner and table.update is Update.NONE:
+            continue
         block = (stop - start) * (table.columns if table.sparse else 1) * np.dtype(table.dtype).itemsize
         found[table.sparse] += block * (1 + job.optimizer.slots * (table.update is Update.GRADIENT))
         one_sum += block * (not table.sparse)
@@ -71,7 +74,7 @@ def _size_bytes(
     job: Job, node: str, fetch: Fetch, promises: Mapping[str, Promise], part_bytes: Mapping[int, int]
 ) -> int:
     partition = fetch.partition
-    size = shard_size(job, partition)
+    size = shard_size(job, partition, is_owner=fetch.role is not Role.REPLICA)
     if fetch.source.kind is not SourceKind.SHARD or fetch.role is Role.BACKUP:
         return size.cut
     state = dict(promises[fetch.source.node].shards).get(partition, ShardState(0, ()))

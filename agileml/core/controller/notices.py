@@ -56,7 +56,8 @@ class NoticeHandler:
     def move_s(self, plan: Plan) -> float:
         """The seconds that a change for a notice is expected to copy for; 0 where that is not known."""
         control, rate = self._control, self._cuts.links.bytes_per_s
-        if rate is None or control.view is None or control.job.exchange.has_replicas:
+        exchange = control.job.exchange
+        if rate is None or control.view is None or (exchange.has_replicas and not exchange.shares_state):
             return 0.0
         if not self._someone_leaves():
             return 0.0

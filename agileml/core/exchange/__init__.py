@@ -1,12 +1,12 @@
 """The ways in which the contributions of a clock come together: parameter servers, an all-reduce, stages of a pipeline.
 
 Everything that only the all-reduce needs lies here: the sums of a machine (`reducer`), the copies that a membership
-change starts from (`replicas`) and the pause between two clocks before one (`pause`). Begin with
-`agileml.core.protocol.exchange`, which says what the engine asks of an exchange, then read `parameter_servers`; the
-rest of the engine never asks which exchange it has.
+change starts from (`replicas`; `shared_state` where machines share the optimizer's state out) and the pause between
+two clocks before one (`pause`). Begin with `agileml.core.protocol.exchange`, which says what the engine asks of an
+exchange, then read `parameter_servers`; the rest of the engine never asks which exchange it has.
 """
 
-from agileml.core.exchange.allreduce import ReplicaExchange
+from agileml.core.exchange.allreduce import ReplicaExchange, SharedStateExchange
 from agileml.core.exchange.parameter_servers import ServerExchange
 from agileml.core.exchange.pool import PoolExchange
 from agileml.core.exchange.stages import AsyncStageExchange, StageExchange
@@ -20,6 +20,7 @@ __all__ = [
     "PoolExchange",
     "ReplicaExchange",
     "ServerExchange",
+    "SharedStateExchange",
     "StageExchange",
     "SuperstepExchange",
     "exchange_of",

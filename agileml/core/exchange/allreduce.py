@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agileml.application import Replica
 from agileml.core.controller.control import Control
-from agileml.core.exchange import replicas
+from agileml.core.exchange import replicas, shared_state
 from agileml.core.exchange.pause import AllReducePause
 from agileml.core.exchange.reducer import Reducer
 from agileml.core.node.server import Server
@@ -23,6 +23,7 @@ class ReplicaExchange:
     """Every machine of a view's group has a replica of all partitions, and serves itself."""
 
     has_replicas: bool = True
+    shares_state: bool = False
 
     def held(self, view: View, node: str) -> Sequence[int]:
         return range(len(view.owner)) if node in view.group else ()
@@ -45,3 +46,18 @@ class ReplicaExchange:
 
     def gate(self, control: Control) -> AllReducePause:
         return AllReducePause(control)
+
+
+@dataclass(frozen=True)
+class SharedStateExchange(ReplicaExchange):
+    """The same, and the owner of a partition alone has its part of the optimizer's state (ZeRO stage 1)."""
+
+    shares_state: bool = True
+
+    def live_copies(self, view: View, promises: Mapping[str, Promise], committed: CutId) -> LiveCopies:
+        return shared_state.owners(view, promises)
+
+    def fetches(
+        self, view: View, sources: Mapping[int, Source], copies: Mapping[int, Sequence[str]]
+    ) -> list[tuple[str, Fetch]]:
+        return shared_state.fetches(view, sources, copies)

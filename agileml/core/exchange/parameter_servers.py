@@ -10,7 +10,7 @@ from agileml.core.controller.control import Control
 from agileml.core.node.server import Server
 from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import Broken, Crossed, Met, Reduced
+from agileml.core.protocol.commands import Broken, Crossed, Gathered, Met, Reduced
 from agileml.core.protocol.exchange import ChangeGate, LiveCopies, NodeIo, NodeParts
 from agileml.core.protocol.messages import (
     Crossing,
@@ -35,6 +35,7 @@ class ServerExchange:
     """The owner of a partition has its only live copy."""
 
     has_replicas: bool = False
+    shares_state: bool = False
 
     def held(self, view: View, node: str) -> Sequence[int]:
         return view.partitions_of(node)
@@ -98,6 +99,8 @@ class DirectPushes:
     def crossing(self, sender: str, message: Crossing | CrossingAck) -> None: ...
 
     def reduced(self, event: Reduced, now_s: float) -> None: ...
+
+    def gathered(self, event: Gathered, now_s: float) -> None: ...
 
     def broken(self, event: Broken) -> None: ...
 

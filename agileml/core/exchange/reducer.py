@@ -11,6 +11,10 @@ are planned, the seconds that each machine computed and the speed that it expect
 of them pause after this clock, between two sums, while computing goes on. A membership change then finds equal replicas
 and no sum under way. A change that cannot wait, after a death, closes the group. Sums are made in place, so the machine
 recomputes the bundles whose sums did not come back.
+
+Where machines share the optimizer's state out, each steps the partitions that it owns when all sums of a clock are
+back, and applies them; the group sends the new values of each partition from its owner to all others, which then apply
+it. So with shares, too, a partition of a replica is at t or t + 1, and the owner's is the first.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agileml.core.node.server import Server
+from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
@@ -27,6 +32,8 @@ from agileml.core.protocol.commands import (
     Broken,
     Crossed,
     Form,
+    Gather,
+    Gathered,
     Introduce,
     Met,
     Reduce,
@@ -66,8 +73,11 @@ class Reducer:
         self._next = 0  # the partition to hand over next; -1: all are handed over
         self._folds: dict[tuple[int, int], Fold] = {}  # by clock and partition
         self._away: set[int] = set()  # partitions of this clock that the group is adding up
-        self._held: list[Reduced] = []  # sums of this clock that wait for those of all partitions
+        # Sums of this clock that wait for those of all partitions, or for what other machines step along them.
+        self._held: list[Reduced] = []
+        self._is_gathering = False  # others have stepped partitions of this clock, whose values are to come
         self._wants_pause = False
+        self._is_to_pause = False  # some machine wants to: all pause when this clock is applied
         self._compute_s = 0.0  # spent on this clock's bundles
         self._expected = 0.0  # units per second in the next clock, as the worker said last
         self._met: dict[str, bytes] = {}
@@ -92,7 +102,8 @@ class Reducer:
         self._held.clear()
         self._met.clear()
         self._failure = None
-        self.is_paused = self._wants_pause = self._has_summed = False
+        self.is_paused = self._wants_pause = self._is_to_pause = self._has_summed = False
+        self._is_gathering = False
         self._compute_s = 0.0
 
     def adopt(self, view: View) -> None:
@@ -183,7 +194,7 @@ class Reducer:
         assert (event.clock, self._version(event.partition)) == (self._clock, self._clock), event
         self._has_summed = True
         self._away.remove(event.partition)
-        self.is_paused |= event.pause
+        self._is_to_pause |= event.pause
         if event.compute_s:
             assert self._view is not None
             compute_s = dict(zip(self._view.group, event.compute_s, strict=True))
@@ -192,12 +203,40 @@ class Reducer:
         self._held.append(event)
         is_whole = self.job.needs_sums or self.job.is_resident  # the step needs the sums of all
         if not is_whole or event.partition == 0:  # the last one
-            held, self._held = self._held, []
-            if self._server.resident is not None:
-                self._server.resident.step(event.clock, [found.blocks for found in reversed(held)])
-            for found in held:
-                self._apply(found, now_s)
+            if (resident := self._server.resident) is not None:
+                resident.step(event.clock, [found.blocks for found in reversed(self._held)])
+                if self.job.exchange.shares_state:
+                    self._gather(event.clock, resident, now_s)
+                    return
+            self._apply_held(now_s)
         self._go_on()
+
+    def _gather(self, clock: int, resident: ResidentTables, now_s: float) -> None:
+        """Apply the partitions that are stepped here, and have the new values of all sent, each from its owner."""
+        assert self._view is not None
+        owner = self._view.owner
+        parts = tuple((owner[partition], arrays) for partition, arrays in resident.stepped())
+        self._is_gathering = True
+        for found in [held for held in self._held if owner[held.partition] == self.me]:
+            self._held.remove(found)
+            self._apply(found, now_s)
+        self._ask(Gather(self._view.epoch, clock, parts))
+
+    def gathered(self, event: Gathered, now_s: float) -> None:
+        """Apply the clock: the values of the partitions that others have stepped are here."""
+        if not self._is_current(event.epoch):
+            return
+        assert event.clock == self._clock and self._server.resident is not None, event
+        self._server.resident.complete()
+        self._is_gathering = False
+        self._apply_held(now_s)
+        self._go_on()
+
+    def _apply_held(self, now_s: float) -> None:
+        held, self._held = self._held, []
+        for found in held:
+            self._apply(found, now_s)
+        self.is_paused = self._is_to_pause
 
     def _apply(self, event: Reduced, now_s: float) -> None:
         tables = self.job.layout.tables
@@ -225,7 +264,7 @@ class Reducer:
         while self._view and not self.is_paused and self._clock < self.job.clocks:
             at = (self._clock, self._next)
             if self._next < 0:
-                if self._away:
+                if self._away or self._is_gathering:
                     return
                 self._clock += 1
                 self._next = self.job.layout.partitions - 1

@@ -40,8 +40,8 @@ class ShardMoves:
 
     def fetch(self, message: Fetch, tag: int) -> None:
         """Install a shard or a backup from data on this machine, or ask the source for it."""
-        is_owner = message.role is Role.OWNER
-        here = self._server.fetch(message, tag) if is_owner else self._stage_here(message, tag)
+        is_backup = message.role is Role.BACKUP
+        here = self._stage_here(message, tag) if is_backup else self._server.fetch(message, tag)
         if not here and (message.partition, message.role) not in self._fetching:
             self._fetching[message.partition, message.role] = message
             self._ask_for(message)
@@ -75,6 +75,7 @@ class ShardMoves:
         else:
             copy = self._server.copy_for(message, tag)
         if copy is not None:
+            copy = self._server.as_role(message.role, copy)
             self._send(asker, Copy(message.epoch, message.partition, message.role, copy))
 
     def came(self, message: Copy) -> None:
@@ -84,11 +85,11 @@ class ShardMoves:
         if fetch is None or copy is None:
             return
         del self._fetching[message.partition, message.role]
-        if message.role is Role.OWNER:
-            self._server.install(fetch, copy)
-        else:
+        if message.role is Role.BACKUP:
             self._backup.stage(message.epoch, message.partition, fetch.committed, copy.cut)
             self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.BACKUP))
+        else:
+            self._server.install(fetch, copy)
 
     def resend(self) -> None:
         """Ask again for all that has not come."""

@@ -23,6 +23,7 @@ from agileml.core.protocol.commands import (
     Computed,
     CoresSplit,
     Crossed,
+    Gathered,
     Leave,
     Loaded,
     LoadSlices,
@@ -146,6 +147,8 @@ class Node:
                 self.combiner.met(event)
             case Reduced():
                 self.combiner.reduced(event, now_s)
+            case Gathered():
+                self.combiner.gathered(event, now_s)
             case Broken():
                 self.combiner.broken(event)
         return self._flush(now_s)

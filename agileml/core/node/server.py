@@ -8,6 +8,7 @@ the promise and the view it is frozen, because a node that has promised obeys no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from agileml.application import Array, Replica
@@ -16,6 +17,7 @@ from agileml.core.node.cut_parts import CutParts
 from agileml.core.node.overlap.piggyback import DelayedAcks
 from agileml.core.node.shard.clock_sums import sums_of
 from agileml.core.node.shard.norm_round import NormRound
+from agileml.core.node.shard.resident_blocks import values_alone
 from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.sources.stores import Stores, stored_cut
@@ -284,17 +286,24 @@ class Server:
         cut = self.own_cut(message.partition, tag)
         return ShardCopy(cut, None, ()) if cut else None
 
+    def as_role(self, role: Role, copy: ShardCopy) -> ShardCopy:
+        """What a machine in a role needs of a copy: a replica nothing that its owner alone has."""
+        if role is not Role.REPLICA:
+            return copy
+        return replace(copy, cut=replace(copy.cut, blocks=values_alone(self.job.layout, copy.cut.blocks)))
+
     def install(self, message: Fetch, copy: ShardCopy) -> None:
         """Keep a copy of a shard under the epoch of the next view, and tell the controller."""
-        shard = self.shard_kind.restored(self.job, copy)
+        shard = self.shard_kind.restored(self.job, self.as_role(message.role, copy))
         shard.optimizers = self.job.optimizers(message.partition)
         shard.sums = sums_of(self.job, message.partition, copy)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
-        if message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL):  # initial values are made again
+        is_cut = message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL)  # these are made again
+        if is_cut and message.role is Role.OWNER:
             shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard
-        self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+        self._send(CONTROLLER, Installed(message.epoch, message.partition, message.role))
 
     def _room(self, partition: int, version: int) -> tuple[Array | None, ...]:
         """Memory for a replica's blocks of a version, next to those of the other partitions."""
@@ -306,13 +315,13 @@ class Server:
         copies = self._copies.setdefault(message.partition, {})
         source = message.source
         if message.epoch in copies:
-            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, message.role))
         elif source.kind in (SourceKind.INITIAL, SourceKind.CHECKPOINT):
             stored = stored_cut(self.stores, self.job, message.partition, source)
             self.install(message, ShardCopy(stored, None, ()))
         elif source.kind is SourceKind.SHARD and source.node == self.me:
             copies[message.epoch] = copies[tag]  # not moved: the same shard under its new tag
-            self._send(CONTROLLER, Installed(message.epoch, message.partition, Role.OWNER))
+            self._send(CONTROLLER, Installed(message.epoch, message.partition, message.role))
         elif source.kind is SourceKind.OWN_CUT and source.node == self.me:
             cut_here = self.own_cut(message.partition, tag)
             assert cut_here is not None, (message, self._parts.committed)
@@ -328,7 +337,8 @@ class Server:
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
         if self.resident is not None:
-            self.resident.take(self._shards(view.epoch))
+            own = view.partitions_of(self.me) if self.job.exchange.shares_state else None
+            self.resident.take(self._shards(view.epoch), own)
         has_plans = self.job.balancer is not None and 0 in held
         self._plans = ClockPlans(self.job, view, self._tell_plan) if has_plans else None
         self._parts.adopt(view, self._shards(view.epoch))

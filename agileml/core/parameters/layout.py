@@ -69,7 +69,7 @@ class Layout:
 
     A partition holds one block per table, in the order of `tables`: of a dense table a vector of elements,
     of a sparse table a matrix of whole rows. Blocks may be empty. `borders`: where the partitions of the only table,
-    a dense one, end; by default they are even.
+    a dense one, end; by default they are even. `ends`: the same of some dense tables, by name.
 
     `gathers`: dense tables that units update lie in partition 0 alone if they are behind the first, a dense one. Then
     every other partition is final, and of use, with its part of the first table.
@@ -79,6 +79,7 @@ class Layout:
     partitions: int
     gathers: bool = False
     borders: tuple[int, ...] = ()
+    ends: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @cached_property
     def size_bytes(self) -> int:
@@ -112,6 +113,10 @@ class Layout:
         if self.borders:
             assert len(self.borders) == n and len(self.tables) == 1 and not table.sparse, self
             return [0, *self.borders]
+        for name, ends in self.ends:
+            if name == table.name:
+                assert len(ends) == n and ends[-1] == table.rows * table.columns, (table, ends)
+                return [0, *ends]
         if table.sparse:
             return [p * table.rows // n for p in range(n + 1)]
         elements = table.rows * table.columns

@@ -139,6 +139,16 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Gather:
+    """Send arrays from their machines to all others of the group, in place and in the order of these commands. Answered
+    by `Gathered`. parts: by machine, the arrays in which it has values and the others take them."""
+
+    epoch: int
+    clock: int
+    parts: tuple[tuple[str, tuple[Array, ...]], ...]
+
+
+@dataclass(frozen=True)
 class Abandon:
     """Close the group and drop the sums that are under way."""
 
@@ -261,6 +271,14 @@ class Reduced:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """The arrays of the clock's `Gather` have the values of the machines that they are of."""
+
+    epoch: int
+    clock: int
+
+
+@dataclass(frozen=True)
 class Broken:
     """The group of an epoch could not be opened, or could not add up. `reason` is a sentence."""
 
@@ -279,12 +297,25 @@ NodeCommand = (
     | Form
     | Introduce
     | Reduce
+    | Gather
     | Abandon
     | Arrange
     | PassOn
     | Leave
 )
-NodeEvent = Begun | Computed | CoresSplit | Crossed | MarkPassed | Loaded | PartSaved | Met | Reduced | Broken
+NodeEvent = (
+    Begun
+    | Computed
+    | CoresSplit
+    | Crossed
+    | MarkPassed
+    | Loaded
+    | PartSaved
+    | Met
+    | Reduced
+    | Gathered
+    | Broken
+)
 
 # -- asked of the controller's shell ------------------------------------------------------------------------
 

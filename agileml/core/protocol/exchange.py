@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agileml.application import Replica
-from agileml.core.protocol.commands import Broken, Crossed, Met, NodeCommand, Reduced
+from agileml.core.protocol.commands import Broken, Crossed, Gathered, Met, NodeCommand, Reduced
 from agileml.core.protocol.messages import (
     Crossing,
     CrossingAck,
@@ -79,6 +79,9 @@ class Combiner(Protocol):
     def broken(self, event: Broken) -> None:
         """Tell the controller that the group cannot add up any more."""
 
+    def gathered(self, event: Gathered, now_s: float) -> None:
+        """Go on with the values that the other machines of the group have stepped."""
+
     def superstep(
         self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
     ) -> None:
@@ -135,7 +138,11 @@ class Exchange(Protocol):
     @property
     def has_replicas(self) -> bool:
         """True when every machine of a group holds a copy of every partition, so that reads are local and a leaver
-        holds no only copy."""
+        holds no only copy, but for what `shares_state` says."""
+
+    @property
+    def shares_state(self) -> bool:
+        """True when, of what only replicas change (an optimizer's state), a partition's owner alone has its part."""
 
     def held(self, view: View, node: str) -> Sequence[int]:
         """The partitions of which a machine has a live copy under a view."""

@@ -459,6 +459,7 @@ class Role(Enum):
     """The role that a node takes for a partition."""
 
     OWNER = "owner"
+    REPLICA = "replica"  # has the parameters, and nothing of the optimizer's state that its owner has
     BACKUP = "backup"
 
 

@@ -35,7 +35,7 @@ def sums(values: list[float], collectives: Nccl, group: Any) -> list[float]:
 
 def test_what_goes_up_comes_down_again() -> None:
     collectives = Nccl()
-    group = collectives.open(GroupMember(1, 0, 1, "127.0.0.1"), dist.HashStore(), LIMIT_S)
+    group = collectives.open(GroupMember(1, 0, ("m0",), "127.0.0.1"), dist.HashStore(), LIMIT_S)
     assert sums([1.0, 2.0], collectives, group) == [1.0, 2.0, 1.0]
     assert sums([3.0], collectives, group) == [3.0, 3.0]
     collectives.give_up(group)
@@ -46,7 +46,7 @@ def serve(rank: int, port: int, pipe: Any) -> None:
     torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=timedelta(seconds=LIMIT_S))
     collectives = Nccl()
-    group = collectives.open(GroupMember(1, rank, 2, "127.0.0.1"), store, LIMIT_S)
+    group = collectives.open(GroupMember(1, rank, ("m0", "m1"), "127.0.0.1"), store, LIMIT_S)
     pipe.send(sums([1.0 + rank, 10.0], collectives, group))
     if pipe.recv() == "wait for nobody":
         (work,) = collectives.begin(group, [torch.ones(8)])

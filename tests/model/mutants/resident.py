@@ -9,13 +9,13 @@ from tests.model.mutants.mutant import replaces
 
 
 @replaces(ResidentTables.take, mode="allreduce-resident", caught_by=16)
-def a_machine_that_is_behind_keeps_its_replica(original, self, shards):
+def a_machine_that_is_behind_keeps_its_replica(original, self, shards, own):
     """What it copied from a peer never reaches the replica."""
     if not self._replica.values:  # the first view
-        original(self, shards)
+        original(self, shards, own)
         return
     for partition, shard in shards.items():
-        shard.leave_to(ResidentBlocks(self._replica, self._layout, partition))
+        shard.leave_to(ResidentBlocks(self._replica, self._layout, partition, is_owner=True))
 
 
 @replaces(Shard._blocks_apart, mode="allreduce-resident", caught_by=0)

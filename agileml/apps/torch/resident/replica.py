@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, LossScaleRule, PendingCopy
-from agileml.apps.torch.flat import PARAMETERS
+from agileml.application import Array, LossScaleRule, Parts, PendingCopy, Ranges
+from agileml.apps.torch.flat import PARAMETERS, TensorSpan, borrowed
 from agileml.apps.torch.resident.copies import PieceToCopy, copies_on
 from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.apps.torch.step import Stepper
@@ -54,15 +54,18 @@ class TorchReplica:
         self._parameters: list[nn.Parameter] = [parameter for _, parameter in stepper.flat.parameters]
         self._optimizer = rule.over(self._parameters)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._own: Ranges | None = None  # the elements that are stepped here; None: all
 
-    def place(self, values: Mapping[str, Array]) -> None:
+    def place(self, values: Mapping[str, Parts], steps: Mapping[str, Ranges] | None = None) -> None:
         """Take parameters and optimizer state."""
         self._copies.settle()
         with self._lock, torch.no_grad():
-            self._values.copy_(torch.from_numpy(values[PARAMETERS].reshape(-1)))
+            for at, part in values[PARAMETERS]:
+                self._values[at : at + part.size].copy_(borrowed(part))
+            self._own = None if steps is None else [(a, b) for a, b in steps[PARAMETERS] if a < b]
             self._rule.load(self._optimizer, values)
             if self._scaling is not None:
-                self._scales = values[LOSS_SCALE].reshape(-1).copy()
+                self._scales = np.concatenate([part for _, part in values[LOSS_SCALE]])
                 self._stepper.loss_scale = LossScale.of(self._scales).scale
 
     def read(self, table: str, start: int, stop: int) -> Array:
@@ -102,8 +105,22 @@ class TorchReplica:
             torch.set_num_threads(self._threads)
             try:
                 self._take(clock, torch.from_numpy(gradient).to(self._values.device), has_gradient)
+                for start, stop in self._own or ():
+                    gradient[start:stop] = self._values[start:stop].detach().cpu().numpy()
             finally:
                 torch.set_num_threads(before)
+
+    def complete(self, updates: Mapping[str, Array]) -> None:
+        """Take the parameters that other machines have stepped."""
+        assert self._own is not None, "this replica steps all parameters"
+        found = torch.from_numpy(updates[PARAMETERS].reshape(-1))
+        bounds = [0, *(bound for own in self._own for bound in own), found.numel()]
+        with self._lock, torch.no_grad():
+            for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
+                self._values[start:stop].copy_(found[start:stop])
+
+    def _steps(self, span: TensorSpan) -> bool:
+        return self._own is None or any(start <= span.start < stop for start, stop in self._own)
 
     def _take(self, clock: int, gradient: Tensor, has_gradient: Array) -> None:
         if self._scaling is not None:
@@ -114,7 +131,7 @@ class TorchReplica:
             if not is_finite:
                 return
         found = zip(self._spans, self._parameters, has_gradient, strict=True)
-        stepped = [(span, parameter) for span, parameter, is_reached in found if is_reached]
+        stepped = [(span, p) for span, p, is_reached in found if is_reached and self._steps(span)]
         for span, parameter in stepped:
             parameter.grad = span.of(gradient)
         if (limit := self._rule.section["clip_norm"]) is not None:

@@ -1,8 +1,9 @@
 """An optimizer of torch over a flat module, and its state as two tables of numbers.
 
-`optimizer` holds every state tensor of the parameters' dtype, `optimizer_numbers` everything else as float64: for each
-parameter whether it has a state at all, then its step counts and other numbers. One step on tensors without memory
-finds out which tensors and numbers a state has.
+`optimizer` holds every state tensor of the parameters' dtype, `optimizer_scalars` everything else as float64: for each
+parameter whether it has a state at all, then its step counts and other numbers. Both hold one parameter after the
+other, so the state of some neighbours is a piece of each. One step on tensors without memory finds out which tensors
+and numbers a state has.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from inspect import signature
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, InputError, Table, Update
-from agileml.apps.torch.flat import DTYPES, FlatModule
+from agileml.application import Array, InputError, Parts, Table, Update
+from agileml.apps.torch.flat import DTYPES, PARAMETERS, FlatModule
 
 FORMS = {"fused", "foreach", "capturable"}  # ways of computing the same step
-STATE, NUMBERS = "optimizer", "optimizer_numbers"
+STATE, NUMBERS = "optimizer", "optimizer_scalars"
+IS_THERE = ""  # the key of the flag that says whether a parameter has a state
 TORCH_NAMES = {
     "learning_rate": "lr",
     "weight_decay": "weight_decay",
@@ -125,9 +128,11 @@ class TorchOptimizer:
                     f"optimizer.name: a step of {name} failed ({type(error).__name__}: {error}), expected an optimizer "
                     "that steps by the gradients alone"
                 ) from None
-        ends = {STATE: 0, NUMBERS: len(stepped)}
+        ends = {STATE: 0, NUMBERS: 0}
         found = []
         for number, state in enumerate(stepped):
+            found.append(StateTensor(number, IS_THERE, NUMBERS, ends[NUMBERS], (), None))
+            ends[NUMBERS] += 1
             for key, value in sorted(state.items()):
                 if value is None:
                     continue
@@ -163,7 +168,7 @@ class TorchOptimizer:
         return [replace(parameters, resident=True), *buffers, *self._tables()]
 
     def _tables(self) -> list[Table]:
-        sizes = {STATE: 0, NUMBERS: len(self.flat.parameters)}
+        sizes = {STATE: 0, NUMBERS: 0}
         for entry in self.layout:
             sizes[entry.table] += entry.size
         dtypes = {STATE: DTYPES[self.flat.dtype], NUMBERS: "float64"}
@@ -172,6 +177,23 @@ class TorchOptimizer:
             for name, size in sizes.items()
             if size
         ]
+
+    def share_ends(self, partitions: int) -> dict[str, list[int]]:
+        """Where each partition ends in the parameters and in the tables of the state: behind whole parameters, as near
+        as they come to shares of equal size."""
+        stops = [0, *(span.end for span in self.flat.spans)]
+        goals = [self.flat.elements * number / partitions for number in range(1, partitions)]
+        counts = [min(range(len(stops)), key=lambda count: abs(stops[count] - goal)) for goal in goals]
+        counts.append(len(self.flat.spans))
+        ends = {PARAMETERS: [stops[count] for count in counts]}
+        for table in self._tables():
+            behind = [0] * len(stops)  # by the number of parameters before it
+            for entry in self.layout:
+                if entry.table == table.name:
+                    behind[entry.parameter + 1] = entry.start + entry.size
+            filled = list(accumulate(behind, max))
+            ends[table.name] = [filled[count] for count in counts]
+        return ends
 
     # -- the state of an optimizer --------------------------------------------------------------------------------
 
@@ -212,15 +234,13 @@ class TorchOptimizer:
     def _values(
         self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], table: str
     ) -> Iterator[tuple[int, Tensor]]:
-        if table == NUMBERS:
-            yield (
-                0,
-                torch.tensor([float(bool(optimizer.state.get(p))) for p in parameters], dtype=torch.float64),
-            )
         for entry in self.layout:
             if entry.table != table:
                 continue
             state = optimizer.state.get(parameters[entry.parameter])
+            if entry.key == IS_THERE:
+                yield entry.start, torch.tensor(float(bool(state)), dtype=torch.float64)
+                continue
             value = (
                 state[entry.key] if state else torch.zeros(1, dtype=self.dtype_of(table)).expand(entry.size)
             )
@@ -229,14 +249,20 @@ class TorchOptimizer:
                 value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64),
             )
 
-    def load(self, optimizer: torch.optim.Optimizer, values: Mapping[str, Array]) -> None:
-        """Give an optimizer the state that the tables hold; its parameters are the module's, in groups."""
-        numbers = values[NUMBERS].reshape(-1)
+    def load(self, optimizer: torch.optim.Optimizer, values: Mapping[str, Parts]) -> None:
+        """Give an optimizer the state that the tables hold; its parameters are the module's, in groups. Of a parameter
+        whose part is not given it has no state."""
         state: dict[int, dict[str, Any]] = {}
+        is_there = False
         for entry in self.layout:
-            if not numbers[entry.parameter]:
+            if entry.key == IS_THERE:
+                flag = piece_of(values[NUMBERS], entry.start, entry.start + 1)
+                is_there = flag is not None and bool(flag[0])
                 continue
-            part = values[entry.table].reshape(-1)[entry.start : entry.start + entry.size]
+            if not is_there:
+                continue
+            part = piece_of(values[entry.table], entry.start, entry.start + entry.size)
+            assert part is not None, entry  # it comes with the flag
             found: Any
             if entry.dtype is None:
                 found = float(part[0])
@@ -255,8 +281,20 @@ class TorchOptimizer:
     def state_dict(self, values: Mapping[str, Array], factor: float) -> dict[str, Any]:
         """The optimizer's state dict for optimizer.pt, with these tables. factor: of the learning rates."""
         optimizer = self.over([parameter for _, parameter in self.flat.parameters])
-        self.load(optimizer, values)
+        self.load(optimizer, {name: [(0, values[name].reshape(-1))] for name in values})
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
             group["lr"] = group["lr"] * factor
         return optimizer.state_dict()
+
+
+def piece_of(parts: Parts, start: int, stop: int) -> Array | None:
+    """Elements [start, stop) of a flat table that is given in parts; None where not all of them are given."""
+    if start == stop:
+        return np.empty(0)
+    found = [
+        array[max(start - at, 0) : stop - at] for at, array in parts if at < stop and start < at + array.size
+    ]
+    if sum(piece.size for piece in found) < stop - start:
+        return None
+    return found[0] if len(found) == 1 else np.concatenate(found)

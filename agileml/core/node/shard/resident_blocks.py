@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agileml.application import Array, PendingCopy, Replica
+import numpy as np
+
+from agileml.application import Array, PendingCopy, Replica, Table, Update
 from agileml.core.parameters.layout import Layout
+
+
+def is_held_by_owner(table: Table) -> bool:
+    """The replica alone changes it, as it does an optimizer's state: where machines share that out, each machine has
+    what belongs to the partitions that it owns."""
+    return table.resident and table.update is Update.NONE
+
+
+def values_alone(layout: Layout, blocks: Sequence[Array]) -> tuple[Array, ...]:
+    """A partition's blocks without those that only its owner holds, which are empty."""
+    return tuple(
+        np.empty(0, table.dtype) if is_held_by_owner(table) else block
+        for table, block in zip(layout.tables, blocks, strict=True)
+    )
 
 
 class ResidentBlocks:
     """Reads a partition's part of the resident tables, and knows whether its last copy is whole."""
 
-    def __init__(self, replica: Replica, layout: Layout, partition: int) -> None:
+    def __init__(self, replica: Replica, layout: Layout, partition: int, *, is_owner: bool) -> None:
+        """is_owner: what only owners hold is here."""
         self._replica = replica
+        self._is_owner = is_owner
         self._layout = layout
         self._partition = partition
         self._copying: PendingCopy | None = None
@@ -41,4 +59,6 @@ class ResidentBlocks:
         return True
 
     def _range(self, index: int) -> tuple[str, int, int]:
-        return self._layout.tables[index].name, *self._layout.range_of(index, self._partition)
+        table = self._layout.tables[index]
+        start, stop = self._layout.range_of(index, self._partition)
+        return table.name, start, stop if self._is_owner or not is_held_by_owner(table) else start

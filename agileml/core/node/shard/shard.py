@@ -328,7 +328,7 @@ class Shard:
 
     def leave_to(self, resident: ResidentBlocks) -> None:
         """Drop the blocks of resident tables: from now on they lie where the machine computes."""
-        self.resident = resident
+        self.resident, self._apart = resident, (-1, ())
         self.blocks = tuple(
             np.empty(0, table.dtype) if table.resident else block
             for table, block in zip(self.job.layout.tables, self.blocks, strict=True)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import agileml
 from agileml.application import InputError, LossScaleRule, Settings, Unit
 from agileml.apps.torch.module import TorchModule
+from agileml.config.job import from_values
 from agileml.config.text import ConfigError
 from agileml.core.parameters.loss_scale import LOSS_SCALE, LossScale
 from agileml.events.observed import LossScaleChanged
@@ -144,6 +145,29 @@ def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path) -> No
     assert LossScale.of(ran.tables[LOSS_SCALE]).skipped > 6
     assert any("took no step" in change.reason for change in ran.of(LossScaleChanged))
     assert len(ran.of(MembershipChanged)) > len(PLAN)
+
+
+SHARDED = TORCH | {"optimizer": {**TORCH["optimizer"], "sharded": True}}  # type: ignore[dict-item]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, TORCH, SHARDED], ids=["servers", "torch", "sharded"])
+def test_a_run_goes_on_from_the_scale_in_its_checkpoint(more: dict[str, Any], tmp_path: Path) -> None:
+    """Resumed between two skipped clocks it skips those that an undisturbed run skips."""
+    app = TorchModule(build=Net, dataset=(X, Y))
+    place = str(tmp_path / "saved")
+    saves = {"checkpoint": {"path": place, "every_s": 0.01}, "cuts": {"every_s": 0.01, "max_clocks": 2}}
+    first = Rig(values(**more, **saves, clocks=9), tmp_path / "first", app).finish()
+    assert first.tables is not None, first.halted
+    assert LossScale.of(first.tables[LOSS_SCALE]).skipped > 3
+    second = Rig(from_values(values(**more, **saves)), tmp_path / "second", app, resume=place).finish()
+    assert second.tables is not None, second.halted
+    if not more:
+        assert second.sha256 == reference(values(), app)
+    alone = agileml.run(values(**more, out=str(tmp_path / "run")), app, sequential=True)
+    scale, wanted = (LossScale.of(found[LOSS_SCALE]) for found in (second.tables, alone.parameters))
+    assert scale == wanted and wanted.skipped > LossScale.of(first.tables[LOSS_SCALE]).skipped
+    np.testing.assert_allclose(second.tables["parameters"], alone.parameters["parameters"], atol=2e-3)
 
 
 @pytest.mark.parametrize(

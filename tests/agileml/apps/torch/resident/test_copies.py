@@ -45,7 +45,7 @@ def replica_on(device: str) -> tuple[TorchReplica, dict[str, int]]:
     app = TorchModule(settings, build=Net, dataset=(X, Y))
     replica = app.replica(lambda clock: 0.01)
     tables = {table.name: table for table in app.tables()}
-    replica.place({name: app.initial(table).reshape(-1) for name, table in tables.items()})
+    replica.place({name: [(0, app.initial(table).reshape(-1))] for name, table in tables.items()})
     sizes = {name: table.columns for name, table in tables.items()}
     replica.step(0, {"parameters": gradient(app, sizes["parameters"])})
     return replica, sizes
