@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import sys
 import threading
@@ -190,6 +191,12 @@ def end_process(reason: str) -> None:
     os._exit(1)
 
 
+@functools.cache
+def _remote(kind: type) -> Any:
+    """The actor class, made once in a process: the GCS keeps each one that is made for as long as it lives."""
+    return ray.remote(kind)
+
+
 def start_machine(
     name: str,
     ray_node: str,
@@ -207,7 +214,7 @@ def start_machine(
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
-    return ray.remote(MachineActor).options(**options).remote(name, spec, hardware)
+    return _remote(MachineActor).options(**options).remote(name, spec, hardware)
 
 
 def start_head(ray_node: str, spec: RunSpec, expected: int, runtime_env: dict[str, Any]) -> Any:
@@ -224,4 +231,4 @@ def start_head(ray_node: str, spec: RunSpec, expected: int, runtime_env: dict[st
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
-    return ray.remote(HeadActor).options(**options).remote(spec, expected)
+    return _remote(HeadActor).options(**options).remote(spec, expected)
