@@ -22,14 +22,24 @@ class PipelineConfig(Section):
     """How a model is trained in stages.
 
     mode: flush is synchronous, with the bits of data parallelism; stash has no flush, and each backward the weights of
-    its forward (PipeDream); none has no flush, and each action a stage's newest weights. stages: the most there may be
-    (auto: as many as machines compute). order: of a stage's actions; zero-bubble puts gradients of linear layers'
-    weights off into the bubble.
+    its forward (PipeDream); none has no flush, and each action a stage's newest weights. With stash, vertical_sync
+    gives a clock weights of one age at all stages, and double_buffered weights one clock old. stages: the most there
+    may be (auto: as many as machines compute). order: of a stage's actions; zero-bubble puts gradients of linear
+    layers' weights off into the bubble.
     """
 
     mode: Literal["flush", "stash", "none"] = "flush"
+    vertical_sync: bool = False
+    double_buffered: bool = False
     stages: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_stages)] = "auto"
     order: Literal["1f1b", "zero-bubble"] = "1f1b"
+
+    @property
+    def weights(self) -> str:
+        """The rule by which a stage picks the weights of a clock: the mode, or the option that refines stash."""
+        if self.vertical_sync:
+            return "vertical_sync"
+        return "double_buffered" if self.double_buffered else self.mode
 
 
 # (key, whether its value goes with a pipeline, what is expected and why)
@@ -56,6 +66,11 @@ _DEMANDS: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
     (("pace", "unit_s"), lambda value: value == 0, "0: stages compute as fast as they can"),
 )
 
+# The same of an option of stash.
+_OF_STASH: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
+    (("pipeline", "mode"), lambda value: value == "stash", "stash: it is an option of that mode"),
+)
+
 # The same of a pipeline without a flush.
 _WITHOUT_FLUSH: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
     (("pipeline", "order"), lambda value: value == "1f1b", "1f1b: there is no bubble to fill"),
@@ -76,8 +91,15 @@ def check_pipeline(config: Any) -> None:
     """Raises ConfigError where another key of a job with a pipeline does not go with it."""
     if config.pipeline is None:
         return
-    mode = config.pipeline.mode
+    mode, options = config.pipeline.mode, ("vertical_sync", "double_buffered")
+    wanted = [name for name in options if getattr(config.pipeline, name)]
+    if len(wanted) > 1:
+        raise ConfigError(
+            "found true with pipeline.vertical_sync, expected false: a clock has weights of one age or the other",
+            key=("pipeline", "double_buffered"),
+        )
     checked = [("a pipeline", each) for each in _DEMANDS]
+    checked += [(f"pipeline.{name}", each) for name in wanted for each in _OF_STASH]
     if mode != "flush":
         checked += [(f"pipeline.mode {mode}", each) for each in _WITHOUT_FLUSH]
     for what, (key, is_right, expected) in checked:

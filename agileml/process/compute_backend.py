@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from agileml.config.hardware import Hardware, splits_of
-from agileml.core.async_stages.walk import stage_walker
+from agileml.core.async_stages.walkers import stage_walker
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import NodeEvent

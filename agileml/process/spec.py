@@ -178,7 +178,7 @@ class RunSpec:
             parts=config.units_per_slice,
             clocks=config.clocks,
             deterministic=config.deterministic,
-            exchange=stage_exchange(PipelineMode(config.pipeline.mode)) if config.pipeline else chosen,
+            exchange=stage_exchange(PipelineMode(config.pipeline.weights)) if config.pipeline else chosen,
             balancer=balancer(config),
             alike=ALIKE[config.balance.kind],
             overlap=_overlap(config, application, tables),
@@ -214,7 +214,7 @@ class RunSpec:
         assert self.stages is not None, "the layers of a pipeline are not measured"
         most = None if wanted.stages == "auto" else wanted.stages
         puts_off = wanted.order == "zero-bubble"
-        return PipelineRules(self.stages.seconds, most, puts_off, PipelineMode(wanted.mode))
+        return PipelineRules(self.stages.seconds, most, puts_off, PipelineMode(wanted.weights))
 
     def stores(self) -> list[CheckpointStore]:
         """The stores of checkpoints: first the one that this run writes to, then the one that it resumes from."""

@@ -98,9 +98,17 @@ GROUPED = TIED | {"optimizer": {k: v for k, v in TIED["optimizer"].items() if k 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["stash", "none"])
-def test_all_that_crosses_cuts(mode: str, tmp_path: Path) -> None:
-    values = GROUPED | {"plan": FAULTS, "pipeline": {"mode": mode}}
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        {"mode": "stash"},
+        {"mode": "none"},
+        {"mode": "stash", "vertical_sync": True},
+        {"mode": "stash", "double_buffered": True},
+    ],
+)
+def test_all_that_crosses_cuts(pipeline: dict[str, Any], tmp_path: Path) -> None:
+    values = GROUPED | {"plan": FAULTS, "pipeline": pipeline}
     rig = FaultRig(values, tmp_path)
     ran = rig.finish()
     assert stages(ran) == [3, 2, 3, 2]

@@ -1,7 +1,8 @@
 """What a pipeline without a flush has to end with, straight from the thesis' formulas (5.3.3), without any schedule.
 
 With stages 0 .. n - 1 the update of clock t is the gradient at w_l^(t - (n - 1 - l)) for each stage l, but never at a
-version before the clock at which the pipeline was last empty. Without stashed weights the backward is at w^(t).
+version before the clock at which the pipeline was last empty. Without stashed weights the backward is at w^(t). With
+vertical sync it is the gradient at w_l^(t - (n - 1)) for all l, with two buffers at w_l^(t - 1) if n > 1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> A
         edges = [LAYERS // job.layout.partitions * end for end in (0, *each.ends)]
         for clock in range(first, stop):
             read = [
-                weights[max(first, clock - (len(each.ends) - 1 - stage))][a:b]
+                weights[max(first, clock - _age(job.pipeline.mode, stage, len(each.ends)))][a:b]
                 for stage, (a, b) in enumerate(pairwise(edges))
             ]
             back = weights[clock] if job.pipeline.mode is PipelineMode.NONE else np.concatenate(read)
@@ -41,6 +42,14 @@ def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> A
             weights.append(applied.blocks[0].reshape(LAYERS, -1))
             state = applied.state
     return weights[-1]
+
+
+def _age(mode: PipelineMode, stage: int, stages: int) -> int:
+    if mode is PipelineMode.VERTICAL_SYNC:
+        return stages - 1
+    if mode is PipelineMode.DOUBLE_BUFFERED:
+        return 1 if stages > 1 else 0
+    return stages - 1 - stage
 
 
 def _gradient(toy: StagedToy, job: Job, clock: int, read: Array, back: Array) -> Contribution:

@@ -16,7 +16,7 @@ HELPED = "-helped"
 RESIDENT = "-resident"
 SHARDED = "-sharded"
 FLUSH = "flush"
-PIPELINES = (FLUSH, "stash", "none")
+PIPELINES = (FLUSH, "stash", "none", "vertical_sync", "double_buffered")
 
 # Messages in the middle of a change at which an aimed fault strikes.
 AIMS = (

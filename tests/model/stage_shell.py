@@ -6,7 +6,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING
 
-from agileml.core.async_stages.walk import stage_walker
+from agileml.core.async_stages.walkers import stage_walker
 from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed, PassOn
 from agileml.core.stage.walk import Awaited, Crossings, Walk
 from tests.model.staged_toy import StagedToy

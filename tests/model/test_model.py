@@ -197,7 +197,9 @@ def test_schedules_of_a_pipeline() -> None:
     assert_clean(range(5), FLUSH + CLIPPED)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("stash", 12), ("none", 10)])
+@pytest.mark.parametrize(
+    ("mode", "seeds"), [("stash", 8), ("none", 10), ("vertical_sync", 6), ("double_buffered", 6)]
+)
 def test_schedules_of_a_pipeline_without_a_flush(mode: str, seeds: int) -> None:
     """Each ends with what the thesis' formulas make of the stages in its log; gentle ones compute nothing again."""
     tally = assert_clean(range(seeds), mode)

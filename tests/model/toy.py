@@ -46,7 +46,7 @@ DENSE = (
 )  # modes without sparse tables
 ELASTIC = ("elastic", "denseelastic")  # modes with supersteps
 POOLED = ("asppool", "ssppool", "denseasppool")  # modes with one pool of bundles
-ASYNC = ("stash", "none")  # pipelines without a flush
+ASYNC = ("stash", "none", "vertical_sync", "double_buffered")  # pipelines without a flush
 OVERLAPS = {"overlap": Overlap.ON, "batches": Overlap.BATCHES}
 SAME_BITS = (
     "bsp",
@@ -273,7 +273,8 @@ def toy_job(
 
     `dense` is `bsp` with the tables of `allreduce`: nothing is chosen to be read, and a push asks for what is next.
     `overlap` is `dense` in which a clock is computed while its parameters are on their way, `batches` the same with
-    pulls in batches. `flush` is a pipeline, `stash` and `none` are pipelines without a flush.
+    pulls in batches. `flush` is a pipeline, `stash`, `none`, `vertical_sync` and `double_buffered` are pipelines
+    without a flush.
     `elastic` and `denseelastic` have supersteps, `ssppool`, `asppool` and the like one pool of bundles.
     """
     rule = optimizer(algorithm, **ALGORITHMS[algorithm], clip_norm=clip_norm)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from agileml.application import Application, Array, StagePlan
-from agileml.core.async_stages.walk import stage_walker, version_of
+from agileml.core.async_stages.versions import lag_of, version_of
+from agileml.core.async_stages.walkers import stage_walker
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.threads import single_threaded
@@ -114,17 +115,19 @@ class StagesReplay:
             for name, edge in zip(names, edges, strict=False)
         ]
         while any(stage.version < stop for stage in stages):
-            before = [(stage.step, stage.version) for stage in stages]
+            before = [(stage.step, stage.awaited, stage.version) for stage in stages]
             for number in range(len(stages)):
                 self._go_on(number, stages, arranged, first, stop)
-            assert before != [(stage.step, stage.version) for stage in stages], "stages wait for each other"
+            after = [(stage.step, stage.awaited, stage.version) for stage in stages]
+            assert before != after, "stages wait for each other"
 
     def _go_on(self, number: int, stages: Sequence[_Stage], arranged: Arrange, first: int, stop: int) -> None:
         """Take the steps of a stage until it needs a message that is not there."""
-        stage, behind = stages[number], len(stages) - 1 - number
+        stage = stages[number]
+        lag = lag_of(self._rules.mode, len(stages) - 1 - number)
         while stage.version < stop:
             if stage.walk is None:
-                assert version_of(stage.step, first, behind) == stage.version, stage
+                assert version_of(stage.step, first, lag) == stage.version, stage
                 job = self._job(arranged.epoch, stage.step, begins=stage.step < stop)
                 stage.walk = stage.walker.walk(job, arranged, self._blocks.__getitem__, lambda: 0.0)
                 stage.step += 1

@@ -1,9 +1,11 @@
 """One stage's way through a pipeline without a flush (PipeDream's 1F1B): clock after clock is in flight.
 
 A clock is a minibatch: one update. Step t of stage l (0-based, of S) is the forward of clock t, then the backward of
-clock t - d, where d = S - 1 - l stages stand behind it. Its weights are those after the clocks before t - d, the newest
-of the stage, so they depend on t alone and not on which stage was faster. With stashed weights a backward uses those of
-its forward (thesis 5.3.3: stage l is d updates behind); without, those of its step.
+clock t - d, where d = S - 1 - l stages stand behind it. The stage's newest weights are then those after the clocks
+before t - d, so they depend on t alone and not on which stage was faster. With stashed weights the forward and the
+backward of a clock use these (thesis 5.3.3: stage l is d updates behind). With vertical sync they use those that the
+first stage has in step t, after the clocks before t - S + 1; a stage keeps them until then. Without stashed weights a
+backward uses the newest of its own step.
 
 The first stage says where the clocks end, before a membership change or at the end of the job: a marker in place of
 activations goes through all stages. Behind it a step has no forward, so what is in flight runs through.
@@ -15,30 +17,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agileml.application import Application, Array, StagePlan
+from agileml.core.async_stages.versions import age_of, lag_of, version_of
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed
-from agileml.core.protocol.job import PipelineMode, PipelineRules
+from agileml.core.protocol.job import PipelineMode
 from agileml.core.protocol.messages import Crossing
 from agileml.core.stage.walk import StagePlace, StageRun, StageWalker, Step, Walk, new_run
 from straggler.coverage import members
 
 
-def version_of(clock: int, first: int, behind: int) -> int:
-    """The version of a stage's weights in step `clock`, when the pipeline was empty at clock `first` and `behind`
-    stages stand behind the stage: in its first steps no backward has come back yet."""
-    return max(first, clock - behind)
-
-
 class AsyncStageWalker(StageWalker):
-    """Takes the steps of this machine's stage. stashes: weights are kept for the backward."""
+    """Takes the steps of this machine's stage. mode: which weights they read."""
 
     def __init__(
-        self, me: str, application: Application, plan: StagePlan, work: UnitComputer, *, stashes: bool
+        self, me: str, application: Application, plan: StagePlan, work: UnitComputer, mode: PipelineMode
     ) -> None:
         super().__init__(me, application, plan, work, puts_off=False)
-        self._stashes = stashes
+        self._mode = mode
         self._epoch = self._first = -1  # of the steps under way, and their first clock
         self._end: int | None = None  # the clock that is not begun
+        self._versions: dict[int, list[Array]] = {}  # of the weights that this step or a later one reads
 
     def walk(
         self,
@@ -51,44 +49,56 @@ class AsyncStageWalker(StageWalker):
         place = StagePlace.of(self._me, stages)
         stage = self._stage(place.first, place.stop)
         if self._epoch != job.timeline:
-            self._epoch, self._first, self._end = job.timeline, job.clock, None
+            self._begin(job)
             stage.forget()
         started_s = now_s()
         newest = [blocks(partition)[0] for partition in range(place.first, place.stop)]
-        if self._stashes:
-            stage.use(newest)
-        else:
+        if self._mode is PipelineMode.NONE:
             stage.overwrite(newest)
-        begun = new_run(job, place, stage)
-        if self._end is None:
-            yield from self._forwards(begun)
-        due = job.clock - (place.stages - 1 - place.number)
+        else:
+            stage.use(self._read(job.clock, place, newest))
+        return (yield from self._step(new_run(job, place, stage), lambda: now_s() - started_s))
+
+    def _begin(self, job: Compute) -> None:
+        """The steps of another epoch begin, with nothing in flight."""
+        self._epoch, self._first, self._end = job.timeline, job.clock, None
+        self._versions.clear()
+
+    def _read(self, clock: int, place: StagePlace, newest: list[Array]) -> list[Array]:
+        """The weights that the forward of a clock reads. newest: those that the stage has in the clock's step."""
+        behind = place.behind_count
+        self._versions[version_of(clock, self._first, lag_of(self._mode, behind))] = newest
+        wanted = version_of(clock, self._first, age_of(self._mode, place.stages, behind))
+        self._versions = {version: kept for version, kept in self._versions.items() if version >= wanted}
+        return self._versions[wanted]
+
+    def _step(self, begun: StageRun, spent_s: Callable[[], float]) -> Walk:
+        """The forwards of a clock, then the backwards of the one that is due."""
+        job, place = begun.job, begun.place
+        for number in members(job.bundles[0]):
+            if job.cursor.is_aborted or self._end is not None:
+                break
+            yield from self._enter(begun, number)
+        due = job.clock - place.behind_count
         if job.cursor.is_aborted or due < self._first or (self._end is not None and due >= self._end):
             return None
-        ended = begun if due == job.clock else new_run(replace(job, clock=due), place, stage)
+        ended = begun if due == job.clock else new_run(replace(job, clock=due), place, begun.stage)
         yield from self._backwards(ended)
         if job.cursor.is_aborted:
             return None
-        yield Computed(job.timeline, due, job.bundles[0], ended.totals(), now_s() - started_s)
+        yield Computed(job.timeline, due, job.bundles[0], ended.totals(), spent_s())
         return due
 
-    def _forwards(self, run: StageRun) -> Step:
-        """The forwards of a clock, unless the clocks end before it."""
-        job, place = run.job, run.place
-        if not place.before and not job.begins:
+    def _enter(self, run: StageRun, number: int) -> Step:
+        """The forward of a unit, unless the clocks end before its clock."""
+        came: Crossing | None = None
+        if run.place.before:
+            came = yield run.awaited(number, is_forward=True)
+            assert came is not None
+        if came.ends if came is not None else not run.job.begins:
             yield from self._end_at(run)
             return
-        for number in members(job.bundles[0]):
-            if job.cursor.is_aborted:
-                return
-            came: Crossing | None = None
-            if place.before:
-                came = yield run.awaited(number, is_forward=True)
-                assert came is not None
-                if came.ends:
-                    yield from self._end_at(run)
-                    return
-            yield from self._forward(run, number, came)
+        yield from self._forward(run, number, came)
 
     def _end_at(self, run: StageRun) -> Step:
         """Begin neither this clock nor a later one, and tell the stage behind."""
@@ -103,12 +113,3 @@ class AsyncStageWalker(StageWalker):
                 return
             yield from self._backward(run, number)
             self._count(run, number)
-
-
-def stage_walker(
-    me: str, application: Application, plan: StagePlan, work: UnitComputer, rules: PipelineRules
-) -> StageWalker:
-    """The walker of a machine in a job with these rules."""
-    if rules.flushes:
-        return StageWalker(me, application, plan, work, puts_off=rules.puts_off)
-    return AsyncStageWalker(me, application, plan, work, stashes=rules.mode is PipelineMode.STASH)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agileml.core.async_stages.walk import version_of
+from agileml.core.async_stages.versions import lag_of, steps_over, version_of
 from agileml.core.compute.cursor import Cursor
 from agileml.core.node.reading import Blocks
 from agileml.core.node.time_spent import Doing
@@ -27,11 +27,13 @@ class AsyncStageWorker(Worker):
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
     ) -> None:
         super().__init__(me, job, send, ask)
-        self._behind = 0  # stages behind this one
+        assert job.pipeline is not None
+        self._rules = job.pipeline
+        self._lag = 0  # steps from a clock's forward to its backward
         self._next = 0  # the step to ask for
         self.end = job.clocks  # clocks that the first stage begins
         self._parts: dict[int, Blocks] = {}  # of the version that comes
-        self._orders: dict[int, Compute] = {}  # by clock, steps whose backward is not done
+        self._orders: dict[int, Compute] = {}  # steps that are not over
 
     @property
     def doing(self) -> Doing:
@@ -53,7 +55,7 @@ class AsyncStageWorker(Worker):
         self._mine = ()
         if at is not None:
             self._mine = tuple(range(*places[at][1:]))
-            self._behind = len(places) - 1 - at
+            self._lag = lag_of(self._rules.mode, len(places) - 1 - at)
             self._pull_version(view.base)
 
     def end_here(self) -> int:
@@ -79,7 +81,7 @@ class AsyncStageWorker(Worker):
         self.clock = message.version
         parts = tuple(self._parts.get(p, ()) for p in range(self.job.layout.partitions))
         bundles = (self.job.all_units,)
-        while version_of(self._next, self._view.base, self._behind) == self.clock:
+        while version_of(self._next, self._view.base, self._lag) == self.clock:
             cursor, begins = Cursor(self.job.units), self._next < self.end
             order = Compute(self._view.epoch, self._next, bundles, parts, cursor, begins=begins)
             self._orders[self._next] = order
@@ -90,7 +92,8 @@ class AsyncStageWorker(Worker):
         """Push the sums of a clock to this machine's partitions, and pull the version that they make."""
         if self._view is None or event.timeline != self._view.epoch:
             return
-        self._orders.pop(event.clock + self._behind, None)
+        over = steps_over(self._rules.mode, event.clock, self._lag)
+        self._orders = {clock: order for clock, order in self._orders.items() if clock > over}
         for partition, contribution in event.contributions:
             self._send(self.me, Push(event.timeline, partition, event.clock, event.bundle, contribution))
         self._pull_version(event.clock + 1)

@@ -40,6 +40,10 @@ class PipelineMode(Enum):
     FLUSH = "flush"  # all on those of the clock: the pipeline runs empty between two
     STASH = "stash"  # forward on the newest of a stage, backward on the same
     NONE = "none"  # forward and backward on the newest of a stage, whichever these are then
+    VERTICAL_SYNC = "vertical_sync"  # at all stages those that the first stage has at the forward
+    DOUBLE_BUFFERED = (
+        "double_buffered"  # all on those of the clock before, so that a stage keeps two versions
+    )
 
 
 @dataclass(frozen=True)

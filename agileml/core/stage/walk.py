@@ -78,6 +78,11 @@ class StagePlace:
     before: str
     behind: str
 
+    @property
+    def behind_count(self) -> int:
+        """Stages behind this one."""
+        return self.stages - 1 - self.number
+
     @classmethod
     def of(cls, machine: str, stages: Arrange) -> StagePlace:
         """Where a machine stands."""

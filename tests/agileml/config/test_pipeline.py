@@ -28,7 +28,19 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
             ["pipeline.mode=stash", "optimizer.kind=lamb"],
             "optimizer.kind: found 'lamb' with pipeline.mode stash, expected another kind",
         ),
-        (["pipeline.vertical_sync=true"], "pipeline.vertical_sync: unknown key"),
+        (
+            ["pipeline.vertical_sync=true"],
+            "pipeline.mode: found 'flush' with pipeline.vertical_sync, expected stash: it is an option of that mode",
+        ),
+        (
+            ["pipeline.mode=none", "pipeline.double_buffered=true"],
+            "pipeline.mode: found 'none' with pipeline.double_buffered, expected stash",
+        ),
+        (
+            ["pipeline.mode=stash", "pipeline.vertical_sync=true", "pipeline.double_buffered=true"],
+            "pipeline.double_buffered: found true with pipeline.vertical_sync, expected false",
+        ),
+        (["pipeline.vertical_sync=1"], "pipeline.vertical_sync: found 1, expected true or false"),
         (["pipeline.stages=0"], "pipeline.stages: found 0, expected a whole number of at least 1, or auto"),
         (["pipeline.order=fast"], "pipeline.order: found 'fast'"),
         (["pipeline.replicas=2"], "pipeline.replicas: unknown key"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.async_stages.walk import AsyncStageWalker, version_of
+from agileml.core.async_stages.versions import age_of, steps_over, version_of
+from agileml.core.async_stages.walk import AsyncStageWalker
 from agileml.core.async_stages.worker import AsyncStageWorker
 from agileml.core.change.change_plan import _is_torn, _stages
 from agileml.core.controller.changes import MembershipChanges
 from agileml.core.exchange.pause import AsyncStagePause
 from agileml.core.exchange.stages import AsyncStageLinks
+from agileml.core.protocol.job import PipelineMode
 from agileml.core.stage.walk import Crossings
 from tests.model.mutants.mutant import replaces
 
@@ -17,14 +19,14 @@ from tests.model.mutants.mutant import replaces
 @replaces(AsyncStageWalker.walk, mode="stash", caught_by=0)
 def stashed_weights_are_dropped_early(original, self, *arguments):
     """A backward is not the gradient of its forward."""
-    self._stashes = False
+    self._mode = PipelineMode.NONE
     return original(self, *arguments)
 
 
 @replaces(AsyncStageWalker.walk, mode="none", caught_by=2)
 def weights_are_stashed_that_should_not_be(original, self, *arguments):
     """The comparison compares nothing."""
-    self._stashes = True
+    self._mode = PipelineMode.STASH
     return original(self, *arguments)
 
 
@@ -32,6 +34,24 @@ def weights_are_stashed_that_should_not_be(original, self, *arguments):
 def a_forward_reads_a_version_too_old(original, clock, first, behind):
     """A stage waits a clock longer for its backwards than its place demands."""
     return max(first, original(clock, first, behind + 1)) if behind else original(clock, first, behind)
+
+
+@replaces(age_of, mode="vertical_sync", caught_by=2)
+def vertical_sync_is_off_by_one(original, mode, stages, behind):
+    """Stages behind the first read weights that it did not have yet at the clock's forward."""
+    return original(mode, stages, behind) - 1 if behind < stages - 1 else original(mode, stages, behind)
+
+
+@replaces(age_of, mode="double_buffered", caught_by=1)
+def the_last_stage_reads_its_newest_weights(original, mode, stages, behind):
+    """Its weights are not those of the clock before."""
+    return original(mode, stages, behind) if behind else 0
+
+
+@replaces(steps_over, mode="double_buffered", caught_by=24)
+def a_step_is_over_with_the_clock_before(original, mode, clock, lag):
+    """A change does not end the step, which waits for what a dead neighbour had to send."""
+    return clock + lag
 
 
 @replaces(AsyncStageWalker._end_at, mode="stash", caught_by=7)

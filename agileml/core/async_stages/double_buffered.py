@@ -1,0 +1,50 @@
+"""One stage's way through a pipeline with two versions of the weights: the clocks follow each other unit by unit.
+
+Step t of a stage with d stages behind it takes the units of clock t in order. After the forward of each comes the
+backward of the unit d units before it: for the first d of them a unit of clock t - 1, whose last one ends that clock.
+So a clock begins when the one before the last is applied, at all stages, and reads those weights:
+w^(t+1) = w^(t) - nu grad f(w^(t-1)) (Narayanan et al., "Memory-efficient pipeline-parallel DNN training", 2021).
+A stage never needs more than two versions, and d units are in flight, not d clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agileml.core.async_stages.walk import AsyncStageWalker
+from agileml.core.protocol.commands import Compute, Computed
+from agileml.core.stage.walk import StageRun, Walk
+from straggler.coverage import members
+
+
+class DoubleBufferedWalker(AsyncStageWalker):
+    """Takes the steps of this machine's stage. A clock has at least as many units as stages stand behind one."""
+
+    _open: StageRun | None = None  # the clock before the step's, of which units are in flight
+
+    def _begin(self, job: Compute) -> None:
+        super()._begin(job)
+        self._open = None
+
+    def _step(self, begun: StageRun, spent_s: Callable[[], float]) -> Walk:
+        job, behind, units = begun.job, begun.place.behind_count, list(members(begun.job.bundles[0]))
+        assert behind <= len(units), (behind, units)
+        before, self._open = self._open, None
+        done: int | None = None
+        for at, number in enumerate(units):
+            if job.cursor.is_aborted:
+                return None
+            if self._end is None:
+                yield from self._enter(begun, number)
+            run = begun if at >= behind else before
+            if run is None or (run is begun and self._end is not None):
+                continue
+            back = units[at - behind]  # the last ones, of the clock before, where this is negative
+            yield from self._backward(run, back)
+            self._count(run, back)
+            if back == units[-1] and not job.cursor.is_aborted:
+                yield Computed(job.timeline, run.job.clock, job.bundles[0], run.totals(), spent_s())
+                done = run.job.clock
+        if self._end is None and done != job.clock:
+            self._open = begun
+        return done
