@@ -105,7 +105,7 @@ def submit(
         server = server_at(address or job.address)
         from importlib.metadata import version
 
-        from agileml.cluster.job_server import CONFIG, OURS, STOP_WAIT_S
+        from agileml.cluster.job_server import CONFIG, OURS, STOP_WAIT_S, WATCH
         from agileml.cluster.submission import submission
 
         options = {"--out": out, "--stage": stage, "--resume": resume}
@@ -115,12 +115,14 @@ def submit(
             given += ["--supervise", "--restarts", str(restarts)]
         order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
         typer.echo(f"uploading {order.folder} to {server.url}", err=True)
-        about = {OURS: version("proteus-train"), CONFIG: config.stem}
+        job_id = f"{order.id} --address {server.url}"
+        watch = f"proteus watch {job_id}"
+        about = {OURS: version("proteus-train"), CONFIG: config.stem, WATCH: watch}
         server.submit(order.id, order.entrypoint, order.runtime_env(STOP_WAIT_S), about)
     print(order.id, flush=True)
-    where = f" --address {server.url}"
-    typer.echo(f"follow it: proteus logs -f {order.id}{where}", err=True)
-    typer.echo(f"end it:    proteus stop {order.id}{where}", err=True)
+    typer.echo(f"follow it: proteus logs -f {job_id}", err=True)
+    typer.echo(f"on a page: {watch}", err=True)
+    typer.echo(f"end it:    proteus stop {job_id}", err=True)
 
 
 def submitted(
@@ -271,13 +273,15 @@ def watch(
     """Show a run on a page that follows it: on 127.0.0.1, behind a token, until Ctrl-C."""
     from agileml.cli.live_page import show
     from agileml.runs.event_log import EVENTS
-    from agileml.runs.live.sources import of_folder, of_job
+    from agileml.runs.live.sources import RunPage, of_job
+    from agileml.runs.report.page import MOST_TOLD
+    from agileml.runs.report.view import MOST_NEWS
 
     with sentences():
         if Path(run).is_dir():
             if not (Path(run) / EVENTS).is_file():
                 raise typer.BadParameter(f"{run} holds no run, expected a folder with {EVENTS}")
-            look = of_folder(Path(run))
+            look = RunPage(Path(run), MOST_NEWS if freeze is None else MOST_TOLD).look
         else:
             server = server_at(address)
             server.job(run)

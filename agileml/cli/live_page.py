@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from agileml.runs.live.server import PageServer, page
+from agileml.runs.live.server import PageServer
+from agileml.runs.report.page import page
 
 LEAST_TOKEN = 16
 

@@ -325,7 +325,7 @@ def draw_picture(folder: Path, picture: Path) -> None:
     """Draw machines and loss of the run in a folder to a file. Raises BadParameter."""
     from agileml.events.schema import SchemaError
     from agileml.runs.event_log import EVENTS, read_events
-    from agileml.runs.report.lanes_plot import write_picture
+    from agileml.runs.report.picture import write_picture
 
     if picture.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(

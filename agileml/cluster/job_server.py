@@ -21,6 +21,9 @@ from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, check_alive, locate
 
 OURS = "proteus"  # key in the metadata of our jobs; its value is the version that submitted the job
 CONFIG = "config"  # key in the metadata with the name of the config
+WATCH = (
+    "live page"  # key in the metadata with the command that serves it: Ray's dashboard shows it at the job
+)
 OVER = ("STOPPED", "SUCCEEDED", "FAILED")
 # Seconds between Ray's request to stop and its SIGKILL; a run ends by itself long before.
 STOP_WAIT_S = 900

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import dataclass
 
-from agileml.events.run import HelpGiven, WorkDone
-from agileml.events.schema import Log, events_of
+from agileml.events.run import HelpGiven, Work, WorkDone
+from agileml.events.schema import Log, RunEvent
 
 
 @dataclass(frozen=True)
@@ -22,24 +24,53 @@ class HelpRow:
     spared_s: float
 
 
+class HelpSums:
+    """Takes events of work and help; `rows` has one row for each pair, the most units first.
+
+    Of more than `most` pairs those with the most units are kept, of more than `most` machines those that have worked
+    last.
+    """
+
+    def __init__(self, most: int = 2000) -> None:
+        self._most = most
+        self._given: dict[tuple[str, str], int] = {}
+        self._work: dict[str, Work] = {}
+
+    def add(self, event: RunEvent) -> None:
+        """Take the next event."""
+        match event:
+            case HelpGiven(units=units):
+                for helper, by_helped in units.items():
+                    for helped, count in by_helped.items():
+                        self._given[helper, helped] = self._given.get((helper, helped), 0) + count
+                if len(self._given) > 2 * self._most:
+                    pairs = sorted(self._given, key=lambda pair: -self._given[pair])
+                    self._given = {pair: self._given[pair] for pair in pairs[: self._most]}
+            case WorkDone(by_machine=by_machine):
+                for name, work in by_machine.items():
+                    before = self._work.pop(name, Work(0, 0.0, 0.0))
+                    self._work[name] = Work(before.units + work.units, before.compute_s + work.compute_s, 0.0)
+                if len(self._work) > 2 * self._most:
+                    self._work = dict(list(self._work.items())[-self._most :])
+
+    def rows(self) -> list[HelpRow]:
+        """One row for each pair, the most units first."""
+        received: Counter[str] = Counter()
+        for (_, helped), units in self._given.items():
+            received[helped] += units
+        rows = []
+        for (helper, helped), units in self._given.items():
+            own = self._work.get(helped, Work(0, 0.0, 0.0))
+            unit_s = own.compute_s / own.units if own.units else 0.0
+            rows.append(
+                HelpRow(helper, helped, units, units / (own.units + received[helped]), units * unit_s)
+            )
+        return sorted(rows, key=lambda row: (-row.units, row.helper, row.helped))
+
+
 def help_rows(log: Log) -> list[HelpRow]:
-    """One row for each pair, the most units first."""
-    given: dict[tuple[str, str], int] = {}
-    received: dict[str, int] = {}
-    for event in events_of(log, HelpGiven):
-        for helper, by_helped in event.units.items():
-            for helped, units in by_helped.items():
-                given[helper, helped] = given.get((helper, helped), 0) + units
-                received[helped] = received.get(helped, 0) + units
-    computed: dict[str, int] = {}
-    spent_s: dict[str, float] = {}
-    for done in events_of(log, WorkDone):
-        for name, work in done.by_machine.items():
-            computed[name] = computed.get(name, 0) + work.units
-            spent_s[name] = spent_s.get(name, 0.0) + work.compute_s
-    rows = []
-    for (helper, helped), units in given.items():
-        own = computed.get(helped, 0)
-        unit_s = spent_s.get(helped, 0.0) / own if own else 0.0
-        rows.append(HelpRow(helper, helped, units, units / (own + received[helped]), units * unit_s))
-    return sorted(rows, key=lambda row: (-row.units, row.helper, row.helped))
+    """The rows of a whole log."""
+    sums = HelpSums(sys.maxsize)
+    for each in log:
+        sums.add(each.event)
+    return sums.rows()

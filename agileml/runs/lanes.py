@@ -12,9 +12,11 @@ from agileml.events.run import (
     RunRestarted,
 )
 from agileml.events.schema import RunEvent
+from agileml.events.terms import Loss
 
 HEAD_LOST = "head lost"
 LEFT = "left"
+IN_ORDER = (LEFT, str(Loss.GIVEN_BACK), str(Loss.PROCESS_ENDED))  # ends that cost nothing
 
 
 @dataclass
@@ -27,6 +29,11 @@ class Lane:
     to_s: float | None = None
     end: str = ""
     marks: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def is_sudden(self) -> bool:
+        """It went without leaving first, which may have cost work."""
+        return self.to_s is not None and self.end not in IN_ORDER
 
 
 class MachineLanes:

@@ -28,28 +28,45 @@ def work_windows(log: Log) -> list[WorkWindow]:
 
     Without the last one if the run ended before all its machines had reported.
     """
-    found: dict[tuple[int, int, int], dict[str, Work]] = {}
+    found: dict[tuple[int, int, int], WorkWindow] = {}
     for event in events_of(log, WorkDone):
-        machines = found.setdefault((event.epoch, event.clock, event.clocks), {})
-        for name, work in event.by_machine.items():
-            before = machines.get(name, Work(0, 0.0, 0.0))
-            machines[name] = Work(
-                before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
-            )
-    windows = sorted(found.items())
-    if (
-        len(windows) > 1
-        and windows[-1][0][0] == windows[-2][0][0]
-        and windows[-1][1].keys() < windows[-2][1].keys()
-    ):
-        windows.pop()
+        key = event.epoch, event.clock, event.clocks
+        part = WorkWindow(*key, 0.0, 0.0, event.by_machine)
+        found[key] = merged(found[key], part) if key in found else part
+    windows = whole_windows([found[key] for key in sorted(found)])
     times = _Times(log)
     return [
         WorkWindow(
-            epoch, clock, clocks, *times.of(epoch, clock - clocks, clock), dict(sorted(by_machine.items()))
+            each.epoch,
+            each.clock,
+            each.clocks,
+            *times.of(each.epoch, each.clock - each.clocks, each.clock),
+            dict(sorted(each.by_machine.items())),
         )
-        for (epoch, clock, clocks), by_machine in windows
+        for each in windows
     ]
+
+
+def whole_windows(windows: Sequence[WorkWindow]) -> Sequence[WorkWindow]:
+    """The windows, in the order of time, without the last one while some of its machines have not reported."""
+    if len(windows) < 2 or windows[-1].epoch != windows[-2].epoch:
+        return windows
+    is_half = windows[-1].by_machine.keys() < windows[-2].by_machine.keys()
+    return windows[:-1] if is_half else windows
+
+
+def merged(one: WorkWindow, other: WorkWindow) -> WorkWindow:
+    """Two windows as one, or two parts of one. The later one is `other`, unless it is a part of `one`."""
+    works = dict(one.by_machine)
+    for name, work in other.by_machine.items():
+        before = works.get(name, Work(0, 0.0, 0.0))
+        works[name] = Work(
+            before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
+        )
+    last = one if (one.epoch, one.clock) >= (other.epoch, other.clock) else other
+    first = min(one.clock - one.clocks, other.clock - other.clocks)
+    start_s, end_s = min(one.start_s, other.start_s), max(one.end_s, other.end_s)
+    return WorkWindow(last.epoch, last.clock, last.clock - first, start_s, end_s, works)
 
 
 class _Times:

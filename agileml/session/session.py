@@ -31,7 +31,8 @@ from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, check_out, params_sha256
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress
-from agileml.runs.report.page import build_report, summarize
+from agileml.runs.report.page import build_report
+from agileml.runs.summary import summarize
 from agileml.runs.supervision import Restart
 from agileml.session.beside import is_ray_taken, run_beside
 from agileml.session.clouds import kind_of

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,17 @@ def summary_of(cluster: Started, job: str) -> dict[str, Any]:
     return found
 
 
+def metadata_of(cluster: Started, job: str) -> dict[str, str]:
+    """The metadata of a job, which Ray's dashboard shows."""
+    token = Path(cluster.environment["RAY_AUTH_TOKEN_PATH"]).read_text().strip()
+    asked = urllib.request.Request(
+        f"{cluster.dashboard}/api/jobs/{job}", headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(asked, timeout=LIMIT_S) as reply:
+        found: dict[str, str] = json.load(reply)["metadata"]
+    return found
+
+
 @pytest.mark.slow
 def test_a_submitted_run_ends_well_without_who_submitted_it(cluster: Started, project: Path) -> None:
     job = submit(cluster, cluster.address)
@@ -119,6 +131,7 @@ def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Pat
     )
     assert found["state"] == "RUNNING", (found, cluster.proteus("logs", job, "--address", cluster.dashboard))
     assert found["clock"] > 0
+    assert metadata_of(cluster, job)["live page"] == f"proteus watch {job} --address {cluster.dashboard}"
     done = cluster.proteus("stop", job, "--address", cluster.address, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{job}: STOPPED" in done.stdout

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from agileml.runs.live.metrics import CONTENT_TYPE, openmetrics
+from agileml.runs.report.page import page
 
 LOOPBACK = "127.0.0.1"
 EVERY_S = 1.0  # between two looks at the run
@@ -25,17 +25,6 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
-FROZEN = "/*VIEW*/null/*END*/"
-
-
-def page(view: dict[str, Any] | None = None) -> str:
-    """The page: live, or frozen with a view, as one file that needs nothing else."""
-    text = files("agileml.runs.live").joinpath("page.html").read_text("utf-8")
-    assert FROZEN in text
-    if view is None:
-        return text
-    data = json.dumps(view, allow_nan=False).replace("<", "\\u003c")
-    return text.replace(FROZEN, data).replace("connect-src 'self'", "connect-src 'none'")
 
 
 class PageServer:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agileml.events.schema import Logged, RunEvent, SchemaError, from_line
+from agileml.events.schema import Logged, RunEvent, from_line
 from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, iterate_events
-from agileml.runs.live.view import PageView
+from agileml.runs.folder import CONFIG, SUMMARY
 from agileml.runs.owner import is_alive, is_here, owner_of
 from agileml.runs.progress import parse_line
+from agileml.runs.report.page import in_full
+from agileml.runs.report.view import MOST_NEWS, PageView
 
 
 class GrowingLog:
@@ -49,28 +52,37 @@ class GrowingLog:
                 yield from_line(whole)
 
 
-def of_folder(folder: Path) -> Callable[[], dict[str, Any]]:
-    """A function that returns the newest view of the run in a folder."""
-    view, log = PageView(folder.name), GrowingLog(folder / EVENTS)
+class RunPage:
+    """The page of the run in a folder: its log as far as it goes, its config, and its summary once it has one."""
 
-    def is_lost() -> bool:
+    def __init__(self, folder: Path, most_news: int = MOST_NEWS) -> None:
+        self._folder = folder
+        self._view, self._log = PageView(folder.name, most_news), GrowingLog(folder / EVENTS)
+        self._config, self._summary = "", dict[str, Any]()
+
+    def look(self) -> dict[str, Any]:
+        """The newest view."""
+        view = self._view
         try:
-            owner = owner_of(folder)
+            for each in self._log.events():
+                view.add(each)
+            if not self._config and (self._folder / CONFIG).is_file():
+                self._config = (self._folder / CONFIG).read_text("utf-8")
+            if view.state != "running" and not self._summary and (self._folder / SUMMARY).is_file():
+                self._summary = json.loads((self._folder / SUMMARY).read_text("utf-8"))
+                view.version += 1
+        except (OSError, ValueError) as error:  # a SchemaError, and damaged JSON, are ValueErrors
+            view.say(f"the run cannot be read: {error}")
+        if view.state == "running" and self._is_lost():
+            view.end("ended without a result")
+        return in_full(view.as_json(), self._config, self._summary)
+
+    def _is_lost(self) -> bool:
+        try:
+            owner = owner_of(self._folder)
         except (OSError, ValueError, LookupError):
             return False  # it is just beginning
         return is_here(owner) and not is_alive(owner)
-
-    def look() -> dict[str, Any]:
-        try:
-            for each in log.events():
-                view.add(each)
-        except (OSError, SchemaError) as error:
-            view.say(f"the log cannot be read: {error}")
-        if view.state == "running" and is_lost():
-            view.end("ended without a result")
-        return view.as_json()
-
-    return look
 
 
 def of_job(name: str, output: Callable[[], str], state: Callable[[], str]) -> Callable[[], dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""report.html of a run, drawn from its config, log of events and summary alone.
+"""The page of a run: `proteus watch` serves it live, and report.html is the same page, frozen.
 
-`page` puts the page together, `plots` and `market_plots` draw its pictures, `market` words what a market did; all of it
-may be changed without touching a run. Begin with `page`.
+`view` folds events into the page's data, from `curves`, `work_view` and `market_view`; page.html and page.js draw them;
+`page` freezes it with config and summary, and may be changed without touching a run. `sentences` and `market` word the
+events. `picture` is the one thing that matplotlib draws. Begin with `page`.
 """

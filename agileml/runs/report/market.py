@@ -13,12 +13,11 @@ from agileml.events.market import (
     InstancesBought,
     MarketClosing,
     MarketDraining,
-    MarketOpened,
     PurchaseRefused,
     StepPassed,
     StrayFound,
 )
-from agileml.events.schema import Log, RunEvent, events_of
+from agileml.events.schema import RunEvent
 
 STANDARDS = {
     "standard_checkpoint": "standard bid + checkpoints",
@@ -103,25 +102,6 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if market["finished"] and market["standard_checkpoint_usd"] is not None:
         found.append((STANDARDS[market["standard"]], f"${market['standard_checkpoint_usd']:.2f}"))
     return [*found, ("evictions", str(market["evictions"]))]
-
-
-def decisions(log: Log) -> list[tuple[str, str, str]]:
-    """(market time, what, text) of every decision that did something, and of its outcome."""
-    opened = events_of(log, MarketOpened)
-    if not opened:
-        return []
-    rows = []
-    for each in log:
-        told = sentence(each.event)
-        if told is not None:
-            at_s, what, text = told
-            rows.append((_market_time(at_s - opened[0].market_s), what, text))
-    return rows
-
-
-def _market_time(seconds: int) -> str:
-    minutes, seconds = divmod(max(0, seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
 def sentence(event: RunEvent) -> tuple[int, str, str] | None:

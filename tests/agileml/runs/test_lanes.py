@@ -19,7 +19,7 @@ from agileml.events.run import (
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.terms import Loss, Tier
 from agileml.runs.event_log import EVENTS, EventLog
-from agileml.runs.report.lanes_plot import lanes_and_loss, lanes_of
+from agileml.runs.report.picture import lanes_and_loss, lanes_of
 
 STORY: list[tuple[float, RunEvent]] = [
     (0.0, RunStarted("job", {}, 0.0, Process("here", 7, 1.0))),

@@ -24,8 +24,8 @@ from agileml.events.sums import ClocksDone
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, cut_half_line, read_events
 from agileml.runs.folder import FolderError, RunFolder
-from agileml.runs.live.view import PageView
 from agileml.runs.owner import owner_of, this_process
+from agileml.runs.report.view import PageView
 from agileml.runs.summary import summarize
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 from agileml.session.continued import Continued

@@ -9,7 +9,6 @@ from agileml.driver.work_table import WorkTable
 from agileml.events.run import ClockDone, Work, WorkDone
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.terms import Cause, Trigger
-from agileml.runs.report.plots import pictures
 from agileml.runs.trace import controller_events
 from agileml.runs.work import WorkWindow, machines_of, waiting, waiting_share, work_windows
 from tests.agileml.events.samples import changed
@@ -64,11 +63,7 @@ def test_a_clock_that_is_done_again_has_a_window_in_each_epoch() -> None:
     assert machines_of(windows, 1) == ["m0"] and machines_of(windows, 9) == ["m0", "m1"]
 
 
-def test_the_report_has_pictures_of_units_and_of_waiting() -> None:
-    drawn = dict(pictures(log()))
-    assert "25.0% over the run" in drawn["Waiting for others"]
-    for title in ("Who computed the units", "Waiting for others"):
-        assert ">m0<" in drawn[title] and ">m1<" in drawn[title]
+def test_of_many_machines_those_with_most_units_have_a_curve() -> None:
     many = [WorkWindow(1, 1, 1, 0.0, 1.0, {f"m{n}": Work(n + 1, 1.0, 0.0) for n in range(12)})]
     assert machines_of(many, 3) == ["m9", "m10", "m11"]
 

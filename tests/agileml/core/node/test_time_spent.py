@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from agileml.core.node.time_spent import DOING, Doing, TimeSpent
 from agileml.events.run import WorkersSpent
 from agileml.events.schema import Logged
-from agileml.runs.report.plots import pictures
 from agileml.runs.summary import spent_by_machine, time_spent_s
 
 
@@ -74,10 +73,3 @@ LOG = [
 def test_totals_of_a_machine_that_left_stay() -> None:
     assert spent_by_machine(LOG) == {"m0": {"pull": 2.0, "compute": 4.0}, "m1": {"compute": 9.0}}
     assert time_spent_s(LOG) == {"pull": 2.0, "compute": 13.0}
-
-
-def test_the_report_has_a_bar_for_each_machine_that_worked() -> None:
-    idle = Logged(30.0, WorkersSpent({"m2": {"idle": 5.0}}))
-    drawn = dict(pictures([*LOG, idle]))["Where the time of a clock went"]
-    assert all(text in drawn for text in ("m0", "m1", "wait for parameters", "compute"))
-    assert "m2" not in drawn

@@ -18,7 +18,7 @@ from agileml.core.protocol.commands import Computed, CoresSplit, HaltKind
 from agileml.core.protocol.messages import Failure
 from agileml.events.run import MachinesJoined, SplitDecided
 from agileml.process.head import HeadState
-from agileml.runs.report.page import sentence
+from agileml.runs.report.sentences import sentence
 from straggler.coverage import span
 from tests.agileml.process.compute_pool.alone import LIMIT_S, Alone
 from tests.agileml.process.engine_rig import reference

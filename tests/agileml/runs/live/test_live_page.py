@@ -16,10 +16,8 @@ from agileml.events.market import Billed, InstancesBought, MarketOpened, PricesC
 from agileml.events.run import (
     BytesSent,
     ClockDone,
-    HelpGiven,
     MachineLost,
     MachineNoticed,
-    MachineReleased,
     MachinesJoined,
     RunFinished,
     RunStarted,
@@ -29,13 +27,14 @@ from agileml.events.run import (
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.sums import Standing
 from agileml.events.terms import Loss, Tier
-from agileml.runs.event_log import EVENTS, EventLog
+from agileml.runs.event_log import EVENTS, EventLog, read_events
 from agileml.runs.live.metrics import openmetrics
-from agileml.runs.live.server import PageServer, page
-from agileml.runs.live.sources import GrowingLog, of_folder, of_job
-from agileml.runs.live.view import MOST_LANES, MOST_POINTS, PageView
+from agileml.runs.live.server import PageServer
+from agileml.runs.live.sources import GrowingLog, RunPage, of_job
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Snapshot, line
+from agileml.runs.report.page import build_report
+from agileml.runs.report.view import PageView
 from tests.agileml.runs.live.browser import CHROMIUM, tab
 
 
@@ -44,69 +43,6 @@ def view_of(*events: tuple[float, RunEvent]) -> PageView:
     for t_s, event in events:
         view.add(Logged(t_s, event))
     return view
-
-
-def test_machines_are_lanes_with_their_notices_and_reasons() -> None:
-    shown = view_of(
-        (1.0, MachinesJoined({"m0": Tier.RELIABLE, "m1": Tier.TRANSIENT, "m2": Tier.TRANSIENT})),
-        (2.0, MachineNoticed("m1", 60.0)),
-        (3.0, MachineReleased("m1")),
-        (4.0, MachineLost("m2", Loss.SILENT, "")),
-        (5.0, MachinesJoined({"m2": Tier.TRANSIENT})),
-        (6.0, MachineLost("m2", Loss.EVICTED, "")),
-    ).as_json()
-    assert shown["lanes"] == [
-        ["m0", "reliable", 1.0, None, "", []],
-        ["m1", "transient", 1.0, 3.0, "left", [(2.0, "notice")]],
-        ["m2", "transient", 1.0, 6.0, "evicted", [(5.0, "back")]],
-    ]
-
-
-def test_shares_of_work_waiting_and_help_are_of_the_newest_clocks() -> None:
-    shown = view_of(
-        (1.0, WorkDone(1, 10, 10, {"m0": Work(99, 1.0, 0.0), "m1": Work(1, 1.0, 0.0)})),
-        (2.0, WorkDone(1, 20, 10, {"m0": Work(30, 3.0, 1.0)})),
-        (2.1, WorkDone(1, 20, 10, {"m1": Work(10, 1.0, 1.0), "m2": Work(60, 2.0, 0.0)})),
-        (2.2, HelpGiven(1, 20, 10, {"m2": {"m0": 4, "m1": 1}})),
-    )
-    data = shown.as_json()
-    assert data["work"] == {"m0": (0.3, 0.25, 0), "m1": (0.1, 0.5, 0), "m2": (0.6, 0.0, 5)}
-    assert data["waiting"] == [(1.0, 0.0), (2.0, 0.25), (2.1, 0.25)]
-    shown.add(Logged(3.0, MachineLost("m2", Loss.EVICTED, "")))
-    assert set(shown.as_json()["work"]) == {"m0", "m1"}
-
-
-def test_prices_stand_beside_what_was_bought_for_them() -> None:
-    shown = view_of(
-        (1.0, PricesChanged(0, {"a": 0.1, "b": 0.3, "c": 0.2})),
-        (2.0, InstancesBought(0, "b", ("i-1", "i-2"), (1, 2), 0.3, 0.5, reliable=False)),
-        (3.0, PricesChanged(9, {"b": 0.4})),
-    ).as_json()
-    assert shown["market"] == [("b", 0.4, 2, 0.3, 0.5), ("a", 0.1, 0, None, None), ("c", 0.2, 0, None, None)]
-
-
-def test_the_view_of_a_long_run_stays_small() -> None:
-    view = PageView("run")
-    for clock in range(1, 50_001):
-        view.add(Logged(clock / 10, ClockDone(clock, 1 / clock, 64, 0.1)))
-    for number in range(3 * MOST_LANES):
-        view.add(Logged(6000.0 + number, MachinesJoined({f"m{number}": Tier.TRANSIENT})))
-        if number >= 500:
-            view.add(Logged(6000.0 + number, MachineLost(f"m{number - 500}", Loss.EVICTED, "")))
-    shown = view.as_json()
-    assert len(shown["loss"]) <= 2 * MOST_POINTS + 2
-    assert shown["loss"][0][0] == 0.1 and shown["loss"][-1] == (5000.0, 1 / 50_000)
-    assert len(shown["lanes"]) <= MOST_LANES
-    assert sum(lane[3] is None for lane in shown["lanes"]) == 500
-    assert shown["items"][-1][1] == pytest.approx(640, rel=0.01)
-    assert len(json.dumps(shown)) + len(page()) < 5_000_000
-
-
-def test_dollars_stand_beside_what_on_demand_would_have_cost() -> None:
-    shown = view_of(
-        (10.0, MarketOpened(0, 3600.0, "proteus", {}, 2.0)), (12.0, Billed(7200, 1.25, 8))
-    ).as_json()
-    assert shown["spend"] == [(12.0, 1.25, 4.0)]
 
 
 def started() -> RunStarted:
@@ -201,7 +137,7 @@ async def _watched(folder: Path) -> None:
     for clock in range(1, 40):
         log.write(ClockDone(clock, 1 / clock, 64, 0.1), t_s=clock / 10)
     stand(39, 0, 1.0)
-    with PageServer(of_folder(folder), every_s=0.05) as served:
+    with PageServer(RunPage(folder).look, every_s=0.05) as served:
         async with tab(folder / "profile") as page_:
             await page_.go(served.url)
             rows = "document.querySelector('#machines').textContent"
@@ -234,9 +170,14 @@ async def _watched(folder: Path) -> None:
             log.write(RunFinished(4.0))
             log.close()
             await page_.until("document.querySelector('#state').textContent === 'done'")
+            report = folder / "report.html"
+            report.write_text(build_report("clocks: 100\n", read_events(folder / EVENTS), {}))
+            await page_.go(report.as_uri())
+            await page_.until(f"location.protocol === 'file:' && {rows}.includes('evicted')")
+            await page_.until("document.querySelector('#config').textContent === 'clocks: 100\\n'")
             assert page_.errors == []
-            elsewhere = [url for url in page_.requested if not url.startswith("http://127.0.0.1:")]
-            assert elsewhere == []
+            here = ("http://127.0.0.1:", report.as_uri())
+            assert [url for url in page_.requested if not url.startswith(here)] == []
 
 
 GRAFANA = Path(__file__).resolve().parents[4] / "configs" / "grafana.json"

@@ -1,9 +1,10 @@
-"""Machines as lanes, one row each, with how each one went; and the same above the loss, as a picture of its own."""
+"""A picture of a run: machines as lanes, one row each, with how each one went, above the loss."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -16,14 +17,28 @@ from matplotlib.patches import Patch
 
 from agileml.events.run import RunRestarted
 from agileml.events.schema import Log, of_type
-from agileml.events.terms import Loss
-from agileml.runs.lanes import LEFT, Lane, MachineLanes
-from agileml.runs.report.style import GRID, INK, LINE, STYLE, TIERS, thinned
+from agileml.runs.lanes import Lane, MachineLanes
+from agileml.runs.report.series import Series
 from agileml.runs.thinning import clocks_of
 
 MOST_ROWS = 40  # of a picture; of more machines the newest
-IN_ORDER = (LEFT, str(Loss.GIVEN_BACK), str(Loss.PROCESS_ENDED))  # ends that cost nothing
 NOTICE, LOST = "#c77700", "#c0392b"
+MOST_POINTS = 750  # of the loss
+INK, GRID, LINE = "#1f2933", "#dfe4ea", "#1f5fa8"
+TIERS = {"reliable": "#1f5fa8", "transient": "#f0a35e"}
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "proteus",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": "#9aa5b1",
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def lanes_of(log: Log, most: int = MOST_ROWS) -> list[Lane]:
@@ -34,11 +49,8 @@ def lanes_of(log: Log, most: int = MOST_ROWS) -> list[Lane]:
     return lanes.all[-most:]
 
 
-def machine_lanes(axes: Axes, log: Log) -> bool:
+def _draw_lanes(axes: Axes, lanes: list[Lane], log: Log) -> None:
     """A row for each machine: when it was a member, its notices (triangles), and how it went (a cross: suddenly)."""
-    lanes = lanes_of(log)
-    if not lanes:
-        return False
     end_s = log[-1].t_s
     for row, lane in enumerate(lanes):
         to_s = end_s if lane.to_s is None else lane.to_s
@@ -48,7 +60,7 @@ def machine_lanes(axes: Axes, log: Log) -> bool:
                 axes.plot(
                     at_s, row, "v", color=NOTICE, markersize=4.5, markeredgecolor="white", markeredgewidth=0.4
                 )
-        if lane.to_s is not None and lane.end not in IN_ORDER:
+        if lane.is_sudden:
             axes.plot(
                 to_s, row, "X", color=LOST, markersize=5.5, markeredgecolor="white", markeredgewidth=0.4
             )
@@ -57,7 +69,6 @@ def machine_lanes(axes: Axes, log: Log) -> bool:
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.set_yticks(range(len(lanes)), [lane.machine for lane in lanes], fontsize=min(8.0, 160 / len(lanes)))
     axes.set_xlim(lanes[0].from_s, max(end_s, lanes[0].from_s + 1e-3))
-    axes.set_xlabel("seconds since the start of the run")
     axes.legend(
         handles=_legend(lanes),
         ncols=4,
@@ -66,7 +77,6 @@ def machine_lanes(axes: Axes, log: Log) -> bool:
         bbox_to_anchor=(0.5, 1.0),
         frameon=False,
     )
-    return True
 
 
 def _legend(lanes: list[Lane]) -> list[Patch | Line2D]:
@@ -78,7 +88,7 @@ def _legend(lanes: list[Lane]) -> list[Patch | Line2D]:
         found.append(
             Line2D([], [], color=NOTICE, marker="v", linestyle="", markersize=5, label="preemption notice")
         )
-    if any(lane.to_s is not None and lane.end not in IN_ORDER for lane in lanes):
+    if any(lane.is_sudden for lane in lanes):
         found.append(
             Line2D([], [], color=LOST, marker="X", linestyle="", markersize=6, label="gone without leaving")
         )
@@ -88,18 +98,19 @@ def _legend(lanes: list[Lane]) -> list[Patch | Line2D]:
 def lanes_and_loss(log: Log) -> Figure | None:
     """The machines above the loss, on one axis of time; None where no machine or no clock was logged."""
     clocks = [each for each in clocks_of(log) if math.isfinite(each.event.loss)]
-    rows = len(lanes_of(log))
-    if not rows or len(clocks) < 2:
+    lanes = lanes_of(log)
+    if not lanes or len(clocks) < 2:
         return None
     with matplotlib.rc_context(STYLE):
-        height = 1.1 + 0.16 * rows
+        height = 1.1 + 0.16 * len(lanes)
         figure = Figure(figsize=(8.6, height + 1.7), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.7])
-        machine_lanes(above, log)
-        above.set_xlabel("")
+        _draw_lanes(above, lanes, log)
         above.set_ylabel("machines")
-        times_s, loss = thinned([each.t_s for each in clocks], [each.event.loss for each in clocks])
-        below.plot(times_s, loss, color=LINE, linewidth=1.2)
+        loss = Series(MOST_POINTS)
+        for each in clocks:
+            loss.add(each.t_s, each.event.loss)
+        below.plot(*zip(*loss.points(), strict=True), color=LINE, linewidth=1.2)
         below.grid(color=GRID, linewidth=0.6)
         below.set_ylabel("loss")
         below.set_xlabel("seconds since the start of the run")
