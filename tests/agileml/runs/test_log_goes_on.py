@@ -142,5 +142,5 @@ def test_the_live_page_ends_the_lanes_of_machines_that_went_with_the_head() -> N
         view.add(Logged(t_s, event))
     lanes = {lane[0]: lane[2:5] for lane in view.as_json()["lanes"]}
     assert lanes == {"m0": [1.0, 4.0, "head lost"], "m1": [1.0, 2.0, "node gone"], "m0-r1": [8.0, None, ""]}
-    told = [text for _, _, text in view.as_json()["news"]]
+    told = [text for _, _, text, _ in view.as_json()["news"]]
     assert "killed; goes on from clock 20, 10 clocks again (restart 1)" in told
