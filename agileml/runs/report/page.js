@@ -106,7 +106,9 @@ function plot(id, title, given, o = {}) {
   if (o.top) high = o.top;
   const logarithmic = o.logarithmic ? low > 0 : low > 0 && high / low > 50, scaled = v => logarithmic ? Math.log(v) : v;
   if (!logarithmic && low > 0 && low < high / 2) low = 0;
-  if (high === low) high = low + (Math.abs(low) || 1);
+  const middle = Math.abs(high + low) / 2;
+  if (high - low <= 1e-3 * middle) { low -= 0.1 * middle; high += 0.1 * middle; } // a flat line, not its rounding
+  if (high === low) high = low + 1;
   const X = t => left + (t - begin) / Math.max(1e-9, end - begin) * (width - left - 2);
   const Y = v => bottom - (scaled(v) - scaled(low)) / (scaled(high) - scaled(low)) * (bottom - 8);
   pen.globalAlpha = 0.25;
