@@ -10,7 +10,7 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def openmetrics(view: Mapping[str, Any]) -> str:
-    """The newest figures of a view (`agileml/runs/live/view.py:PageView.as_json`); unknown ones are left out."""
+    """The newest figures of a view (`agileml/runs/report/view.py:PageView.as_json`); unknown ones are left out."""
     return "\n".join([*_lines(view), "# EOF", ""])
 
 

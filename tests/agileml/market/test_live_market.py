@@ -37,6 +37,7 @@ from tests.agileml.market.market_rig import (
     StoppedClock,
     reference,
 )
+from tests.agileml.runs.report.frozen import frozen
 from tests.bidbrain.makers import made_trace
 
 NEVER = 1 << 40  # calls between two failures
@@ -128,9 +129,10 @@ def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_hol
     )
     assert ran.of(PricesChanged)[0].usd_per_h.keys() == {str(m) for m in rig.setup.setting.markets}
     assert all(0 < nu <= 40 for nu in ran.of(EstimatesChanged)[-1].nu.values())
-    html = (ran.folder / REPORT).read_text()
-    for title in ("Prices and bids", "Spend", "Measured: speed", "Decisions, and what came of them"):
-        assert title in html
+    shown = frozen((ran.folder / REPORT).read_text())
+    assert all(shown[part] for part in ("prices", "bids", "spend", "speeds"))
+    assert {"decided", "bought", "evicted"} <= {what for _, what, _, _ in shown["news"]}
+    assert ["bill", f"${told['usd']:.2f}"] in shown["tiles"]
     assert json.loads((ran.folder / "summary.json").read_text())["market"]["usd"] == bill.micro_usd / 1e6
 
 

@@ -46,6 +46,7 @@ from agileml.runs.progress import (
 from agileml.runs.report.page import ReportError, build_report, rebuild
 from agileml.runs.summary import summarize
 from tests.agileml.events.samples import changed
+from tests.agileml.runs.report.frozen import frozen
 
 CONFIG = from_values(
     {
@@ -156,12 +157,6 @@ def test_a_sequential_run_and_one_that_never_began_have_summaries_too() -> None:
         None,
         0.0,
     )
-
-
-def frozen(html: str) -> dict[str, Any]:
-    """The data that a page draws."""
-    found: dict[str, Any] = json.loads(html.split("const FROZEN = ")[1].split(";\n")[0])
-    return found
 
 
 def test_the_report_is_the_live_page_with_everything_in_one_file() -> None:
