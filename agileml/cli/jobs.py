@@ -115,14 +115,12 @@ def submit(
             given += ["--supervise", "--restarts", str(restarts)]
         order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
         typer.echo(f"uploading {order.folder} to {server.url}", err=True)
-        job_id = f"{order.id} --address {server.url}"
-        watch = f"proteus watch {job_id}"
-        about = {OURS: version("proteus-train"), CONFIG: config.stem, WATCH: watch}
+        where = f"{order.id} --address {server.url}"
+        about = {OURS: version("proteus-train"), CONFIG: config.stem, WATCH: f"proteus watch {where}"}
         server.submit(order.id, order.entrypoint, order.runtime_env(STOP_WAIT_S), about)
     print(order.id, flush=True)
-    typer.echo(f"follow it: proteus logs -f {job_id}", err=True)
-    typer.echo(f"on a page: {watch}", err=True)
-    typer.echo(f"end it:    proteus stop {job_id}", err=True)
+    typer.echo(f"follow it: proteus logs -f {where} (or watch, on a page)", err=True)
+    typer.echo(f"end it:    proteus stop {where}", err=True)
 
 
 def submitted(

@@ -9,7 +9,7 @@ from agileml.events.run import ClockDone
 from agileml.events.schema import RunEvent
 from agileml.events.sums import ClocksDone, Standing
 from agileml.runs.progress import Rate
-from agileml.runs.report.series import Sample, Series
+from agileml.runs.report.series import Series, ValueSample
 
 MOST_METRICS = 8
 
@@ -20,7 +20,7 @@ class Curves:
     def __init__(self) -> None:
         self._loss, self._speed, self._items, self._took = Series(), Series(), Series(), Series()
         self._metrics: dict[str, Series] = {}
-        self._rate, self._sample = Rate(), Sample()
+        self._rate, self._sample = Rate(), ValueSample()
         self._last: tuple[float, int] | None = None  # when which clock was complete
         self._told_speed: float | None = None
 

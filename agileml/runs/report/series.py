@@ -65,7 +65,7 @@ class Series:
         return found
 
 
-class Sample:
+class ValueSample:
     """Every value of a short series, every second, fourth ... one of a long series: enough for its median."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:

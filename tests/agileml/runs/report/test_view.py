@@ -34,7 +34,7 @@ from agileml.events.schema import Logged, RunEvent
 from agileml.events.terms import AllocationEnding, Cause, Loss, Tier, Trigger
 from agileml.runs.owner import this_process
 from agileml.runs.report.page import page
-from agileml.runs.report.series import MOST_POINTS, Sample, Series
+from agileml.runs.report.series import MOST_POINTS, Series, ValueSample
 from agileml.runs.report.view import MOST_LANES, PageView
 from agileml.runs.report.work_view import MOST_WINDOWS
 from tests.agileml.events.samples import changed
@@ -211,11 +211,11 @@ def test_points_that_are_no_numbers_are_left_out() -> None:
     for point in ((0.0, float("nan")), (1.0, float("inf"), 3.0), (2.0, 5.0)):
         series.add(*point)
     assert series.points() == [(2.0, 5.0)]
-    assert Series().points() == [] and Sample().median is None
+    assert Series().points() == [] and ValueSample().median is None
 
 
 def test_the_median_of_a_long_series_is_that_of_a_sample() -> None:
-    sample = Sample(most=50)
+    sample = ValueSample(most=50)
     for value in range(10_001):
         sample.add(value % 101)
     assert sample.median == pytest.approx(50, abs=6)
