@@ -142,10 +142,20 @@ def run_many(
     return tally
 
 
+def seed_range(text: str) -> range:
+    """The seeds of `first:stop`, or the first so many of a single number."""
+    try:
+        return range(*(int(part) for part in text.split(":", 1)))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected first:stop or a number of seeds"
+        ) from None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--seeds", default="0:100", help="first:stop")
+    parser.add_argument("--seeds", type=seed_range, default=range(100), help="first:stop")
     parser.add_argument("--mode", choices=(*MODES, "all"), default="all")
     parser.add_argument("--faults", type=int, help="so many faults in every schedule, none of them gentle")
     parser.add_argument(
@@ -169,11 +179,10 @@ def main() -> None:
                     print(f"{mode} {event}")
             print(f"{mode} seed {arguments.seed}: {simulation.messages} messages, {simulation.now_s:.1f} s")
         return
-    first, stop = (int(part) for part in arguments.seeds.split(":"))
     failed = []
     for mode in modes:
         tally = run_many(
-            range(first, stop),
+            arguments.seeds,
             mode,
             arguments.faults,
             orderly=arguments.orderly,

@@ -142,7 +142,8 @@ class Control:
         """Clocks that every partition has applied, as far as is known."""
         if self.view is None:
             return 0
-        return min(self._versions.get(p, self.view.base) for p in range(self.job.layout.partitions))
+        heard_of = max(self.view.base, self.record.committed.clock)  # all that a new controller knows
+        return min(self._versions.get(p, heard_of) for p in range(self.job.layout.partitions))
 
     @property
     def reached(self) -> int:

@@ -166,15 +166,18 @@ def test_a_restarted_controller_listens_first_and_loses_nothing(scripts):
     assert script.record.committed.clock == cut
 
 
-def test_a_restarted_controller_counts_machines_as_it_hears_of_them(scripts):
-    """Its record has no tiers: none is taken for a reliable one meanwhile."""
+def test_a_restarted_controller_counts_machines_as_it_hears_of_them_and_clocks_from_its_record(scripts):
+    """Its record has no tiers: none is taken for a reliable one meanwhile. It has the cut."""
     script = scripts(**ACTIVE)
     script.up("r0", "t1", "t2")
     assert script.controller.count_members() == (1, 2)
-    counted, tell = [], script.tell
+    cut = script.commit_cut()
+    assert cut > script.view.base
+    counted, clocks, tell = [], [], script.tell
 
     def told(event):
         counted.append(script.controller.count_members())
+        clocks.append(script.controller.completed)
         return tell(event)
 
     script.tell = told
@@ -182,6 +185,7 @@ def test_a_restarted_controller_counts_machines_as_it_hears_of_them(scripts):
     assert counted[0] == (0, 0)
     assert all(reliable <= 1 and transient <= 2 for reliable, transient in counted)
     assert script.controller.count_members() == (1, 2)
+    assert clocks[0] == cut
 
 
 def test_a_restart_in_the_middle_of_a_change_needs_nothing_special(scripts):
