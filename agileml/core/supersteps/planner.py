@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -18,9 +19,11 @@ MUCH = 1.5  # supersteps: two follow where more is left
 class SuperstepPlanner:
     """Fixes the plan of each superstep, and tells of plans that differ from the one told before.
 
-    A worker's next iteration should take as long as its last one: from push to push as they arrive here, or from the
-    superstep's beginning to the first push. Measurements only guide the plan, so cuts do not contain them; `known`:
-    those of the planner of the view before, where partition 0 has not moved.
+    A worker's next iterations should each take as long as those of its last superstep did on average, from push to
+    push as they arrive here, the first from the superstep's beginning. (Zhao et al. take the last iteration alone. That
+    follows a change of speed sooner, but its noise counts as many times as the worker has iterations.) Measurements
+    only guide the plan, so cuts do not contain them; `known`: those of the planner of the view before, where partition
+    0 has not moved.
     """
 
     def __init__(
@@ -42,7 +45,8 @@ class SuperstepPlanner:
         self._told: tuple[int, ...] = ()
         self._next = self._deal.first
         self._working: set[str] = set()  # workers that have minibatches of the superstep
-        self._since_s: dict[str, float] = {}  # by worker, its last push, or the superstep's beginning
+        self._begun_s = 0.0  # when the superstep began
+        self._counted: Counter[str] = Counter()  # by worker, its minibatches of the superstep
 
     def meets_at(self, clock: int) -> bool:
         """True if a superstep can still end where a clock begins, with nothing of later clocks counted anywhere.
@@ -77,7 +81,8 @@ class SuperstepPlanner:
         plan = self._plan = SuperstepPlan(self._next, found.units)
         self._next = self._deal.after(plan)
         self._working = {worker for worker, units in zip(workers, plan.units, strict=True) if units}
-        self._since_s = dict.fromkeys(workers, now_s)
+        self._begun_s = now_s
+        self._counted.clear()
         if found.units != self._told:
             self._told = found.units
             units = tuple(zip(workers, found.units, strict=True))
@@ -100,9 +105,10 @@ class SuperstepPlanner:
 
     def counted(self, worker: str, now_s: float) -> None:
         """Record a worker's minibatch that was counted."""
-        if worker in self._since_s:  # not a push of the view before, which no plan of this one dealt
-            self._observe(worker, max(1, int((now_s - self._since_s[worker]) * SECOND_NS)))
-            self._since_s[worker] = now_s
+        if self._plan is not None:  # else a push of the view before, which no plan of this one dealt
+            self._counted[worker] += 1
+            mean_s = (now_s - self._begun_s) / self._counted[worker]
+            self._observe(worker, max(1, int(mean_s * SECOND_NS)))
 
     def _observe(self, worker: str, interval_ns: int) -> None:
         self.intervals_ns[worker] = interval_ns

@@ -62,6 +62,15 @@ def test_all_get_one_minibatch_until_they_are_measured_and_then_by_speed():
     assert told[1].predicted_s == 3.0 and "least rate" in told[1].reason
 
 
+def test_one_slow_minibatch_of_many_does_not_make_a_worker_slow():
+    planner, _ = make(known={"a": 10**9, "b": 3 * 10**9})
+    assert planner.plan("a", 16, END, 0.0) == SuperstepPlan(16, (3, 1))
+    for worker, at_s in (("a", 0.9), ("a", 1.8), ("b", 3.0), ("a", 3.2)):  # the last of a took 1.4 s
+        planner.counted(worker, at_s)
+    assert planner.plan("a", 20, END, 3.2) is None
+    assert planner.plan("b", 20, END, 3.2) == SuperstepPlan(20, (3, 1))
+
+
 def test_who_asks_for_an_older_superstep_gets_the_newest():
     planner, _ = make(known={"a": 1, "b": 100})
     assert planner.plan("a", 16, END, 0.0) == planner.plan("a", 3, END, 9.0)
