@@ -1,6 +1,7 @@
-"""A recorded run through the simulator with another `balance`: what would it have saved?
+"""A recorded run through the simulator with another `balance`, or another `consistency`: what would it have saved?
 
     outcomes = replay(read_events("runs/mlr/events.jsonl"), config, ["static", "lbbsp"])
+    outcomes = replay(log, with_consistency(config, "ssp:3"), ["static", "pool"])
 
 Between two changes of members the events `work` say how fast each machine computed its units at each time, and how long
 even the busiest machine waited, which is the time of messages. Each such stretch is simulated on machines of these
@@ -15,13 +16,15 @@ from statistics import median
 from typing import Any
 
 from agileml.config.job import JobConfig
+from agileml.config.pool import has_pool
+from agileml.config.text import ConfigError
 from agileml.events.schema import Log
 from agileml.process.spec import balancer
 from agileml.runs.work import WorkWindow, waiting_share, work_windows
-from straggler.consistency import Bsp
+from straggler.consistency import consistency
 from straggler.simulate.engine import Simulation
-from straggler.simulate.outcome import Network
-from straggler.simulate.policies import ClockPolicy
+from straggler.simulate.outcome import Network, Outcome
+from straggler.simulate.policies import ClockPolicy, PoolPolicy, SchemePolicy, in_proportion
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.speed.predictors import FREE
 
@@ -105,8 +108,42 @@ def _units(window: WorkWindow) -> int:
     return sum(work.units for work in window.by_machine.values())
 
 
+def _with_balance(config: JobConfig, policy: str) -> JobConfig:
+    pool_units = config.pool_units if policy in ("pool", "auto") else None
+    return config.changed(balance=policy, helping=False, pool_units=pool_units)
+
+
+def with_consistency(config: JobConfig, text: str) -> JobConfig:
+    """The config with `bsp`, `asp`, or `ssp:3`, and without what could not go with that. Raises ConfigError."""
+    kind, _, slack = text.partition(":")
+    if (
+        kind not in ("bsp", "ssp", "asp")
+        or (kind == "ssp") is not bool(slack)
+        or (slack and not slack.isdecimal())
+    ):
+        raise ConfigError(
+            f"found {text!r}, expected bsp, asp, or ssp with its slack, such as ssp:3", key=("consistency",)
+        )
+    section = {"kind": kind, "slack": int(slack)} if slack else {"kind": kind}
+    is_deterministic = config.deterministic and kind == "bsp"
+    pool_units = config.pool_units if kind != "bsp" else None
+    return config.changed(
+        consistency=section,
+        balance="auto",
+        helping=False,
+        overlap=False,
+        exchange="servers",
+        deterministic=is_deterministic,
+        pool_units=pool_units,
+        verify=False,
+    )
+
+
 def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replayed]:
-    """The recorded times, those that each `balance` would have reached, and the ideal. Raises ReplayError."""
+    """The recorded times, those that each `balance` would have reached, and the ideal.
+
+    Raises ReplayError, and ConfigError for a `balance` that does not go with the config's consistency.
+    """
     found = stretches(log)
     if not found:
         raise ReplayError(
@@ -118,7 +155,7 @@ def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replaye
     recorded_s = sum(window.end_s - window.start_s for window in windows)
     rows = [Replayed(RECORDED, clocks, recorded_s, waiting_share(windows))]
     for policy in policies:
-        outcomes = [_simulated(stretch, config.changed(balance=policy, helping=False)) for stretch in found]
+        outcomes = [_simulated(stretch, _with_balance(config, policy)) for stretch in found]
         total_s = sum(outcome.total_s for outcome in outcomes)
         waits = sum(outcome.waiting_s for outcome in outcomes) / sum(outcome.worker_s for outcome in outcomes)
         rows.append(Replayed(policy, clocks, total_s, waits))
@@ -128,19 +165,30 @@ def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replaye
     return [*rows, Replayed(IDEAL, clocks, ideal_s, 0.0)]
 
 
-def _simulated(stretch: Stretch, config: JobConfig) -> Any:
+def _simulated(stretch: Stretch, config: JobConfig) -> Outcome:
     """The outcome of a stretch with the policy of this config."""
-    workers = range(len(stretch.machines))
-    make: Any = balancer(config)  # the policy does not care what workers are called
-    even = [1.0] * len(workers)
-    policy = ClockPolicy(Bsp(), stretch.clocks, 1, even, total=stretch.units)
-    if make is not None:
-        balance = make(stretch.units, policy.dealt_by_shares())
-        policy = ClockPolicy(Bsp(), stretch.clocks, 1, even, balance, total=stretch.units)
     return Simulation(
         [stretch.profile(name) for name in stretch.machines],
-        policy,
+        _policy(stretch, config),
         units=stretch.units,
         iteration_s=float(stretch.units),  # speeds are units per second
         network=Network(delay_s=stretch.messages_s / 2),
     ).run()
+
+
+def _policy(stretch: Stretch, config: JobConfig) -> SchemePolicy:
+    """Who computes what, and when, in a run of this config on machines with equal shares."""
+    even = dict.fromkeys(range(len(stretch.machines)), 1.0)
+    kept = consistency(config.consistency.kind, config.consistency.slack)
+    if has_pool(config):
+        shares = in_proportion(even, stretch.units).values()
+        bundles = [size for share in shares for size in _pieces(share, config.pool_units or share)]
+        return PoolPolicy([bundles] * stretch.clocks, kept.slack)
+    make: Any = balancer(config)  # the policy does not care what workers are called
+    balance = make(stretch.units, in_proportion(even, stretch.units)) if make is not None else None
+    return ClockPolicy(kept, stretch.clocks, 1, list(even.values()), balance, total=stretch.units)
+
+
+def _pieces(units: int, most: int) -> list[int]:
+    """`units` in as few pieces of at most `most` as there can be."""
+    return [min(most, units - first) for first in range(0, units, most)]

@@ -1,4 +1,4 @@
-"""`proteus replay`: what another `balance` would have made of a recorded run."""
+"""`proteus replay`: what another `balance` or `consistency` would have made of a recorded run."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Balance(StrEnum):
 
     STATIC = "static"
     LBBSP = "lbbsp"
+    POOL = "pool"
     AUTO = "auto"
 
 
@@ -31,14 +32,19 @@ def replay(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     balance: Annotated[
         list[Balance] | None,
-        typer.Option(help="A value of `balance`; may be repeated. [default: static, lbbsp]"),
+        typer.Option(
+            help="A value of `balance`; may be repeated. [default: static and lbbsp; pool with ssp and asp]"
+        ),
+    ] = None,
+    consistency: Annotated[
+        str | None, typer.Option(help="bsp, asp, or ssp with its slack, such as ssp:3. [default: the run's]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:
-    """Simulate a recorded run with another `balance`, on machines as fast as they were: what would it have saved?"""
+    """Simulate a recorded run with another `balance` or `consistency`, on machines as fast as they were."""
     from agileml.config.job import ConfigError, load
     from agileml.events.schema import SchemaError
-    from agileml.replay import ReplayError
+    from agileml.replay import ReplayError, with_consistency
     from agileml.replay import replay as replayed
     from agileml.runs.event_log import EVENTS, read_events
     from agileml.runs.folder import CONFIG
@@ -48,9 +54,13 @@ def replay(
             raise typer.BadParameter(f"RUN: {run} holds no {name}, expected the folder of a run")
     try:
         config = load(run / CONFIG)
-        if config.consistency.kind != "bsp":
-            raise ReplayError(f"found a run with {config.consistency.kind}, expected one with bsp")
-        rows = replayed(read_events(run / EVENTS), config, balance or [Balance.STATIC, Balance.LBBSP])
+        if config.consistency.kind == "elastic" or config.pipeline is not None:
+            found = "a pipeline" if config.pipeline is not None else "supersteps"
+            raise ReplayError(f"found a run with {found}, expected one with bsp, ssp or asp")
+        if consistency is not None:
+            config = with_consistency(config, consistency)
+        other = Balance.LBBSP if config.consistency.kind == "bsp" else Balance.POOL
+        rows = replayed(read_events(run / EVENTS), config, balance or [Balance.STATIC, other])
     except (ConfigError, SchemaError, ReplayError) as error:
         raise typer.BadParameter(f"RUN: {run}: {error}") from None
     if not as_json:

@@ -316,10 +316,14 @@ class Simulation:
             else:
                 self.outcome.moved_units += bundle.stop - bundle.start
         self.open_units[bundle.clock] -= bundle.stop - bundle.start
+        is_whole = self.counted[key] == span(0, self.dealt[key])
+        may_go_on = is_whole and self.policy.counted(bundle.owner, bundle.clock)
         if self.policy.in_clocks and self.open_units.get(self.version) == 0:
+            may_go_on = True
             while self.open_units.get(self.version) == 0:
                 self.version += 1
                 self.outcome.completed_ns.append(self.now)
+        if may_go_on:
             for waiting in sorted(self.alive):
                 if self.runners[waiting].wants:
                     self._at(self.now + self._delay_ns(), self._offer_round, waiting)

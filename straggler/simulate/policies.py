@@ -6,7 +6,8 @@ iteration drawn from the common sequence in ASP and ElasticBSP, where workers ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class SchemePolicy(Protocol):
     def measured(self, what: Measured) -> None:
         """A worker finished its own work of a round."""
 
+    def counted(self, worker: int, round_: int) -> bool:
+        """All of a worker's round was counted. True: workers that wait should ask again."""
+
     def left(self, worker: int) -> None:
         """A worker left."""
 
@@ -58,6 +62,9 @@ class _NoBarrier:
 
     def open_barrier(self, now_ns: int) -> None:
         raise AssertionError("there is no barrier to open")
+
+    def counted(self, worker: int, round_: int) -> bool:
+        return False  # only the version makes workers wait
 
 
 class ClockPolicy(_NoBarrier):
@@ -119,25 +126,44 @@ class ClockPolicy(_NoBarrier):
 
 
 class PoolPolicy(_NoBarrier):
-    """ASP: no worker waits; iterations are drawn from one sequence until it is used up."""
+    """SSP and ASP with one pool: whoever is free draws the next bundle, those of the earliest clock first.
 
-    in_clocks = False
+    bundles: of each clock the units of its bundles. slack: clocks before a bundle's own that may be open when it is
+    begun (SSP); None: any (ASP, where no worker waits).
+    """
 
-    def __init__(self, iterations: int, units: int) -> None:
-        self.units = units
-        self.left_over = iterations
+    in_clocks = False  # a worker's rounds are its bundles
+
+    def __init__(self, bundles: Sequence[Sequence[int]], slack: int | None = None) -> None:
+        self._slack = slack
+        self._left = ((clock, units) for clock, each in enumerate(bundles) for units in each)
+        self._next = next(self._left, None)
+        self._open = Counter({clock: len(each) for clock, each in enumerate(bundles)})
+        self._complete = 0  # clocks
+        self._clocks: dict[tuple[int, int], int] = {}  # (worker, round) -> the clock of the bundle
 
     def deal(self, worker: int, round_: int, version: int, now_ns: int) -> dict[int, int] | None:
-        if self.left_over == 0:
+        if self._next is None:
             return None
-        self.left_over -= 1
-        return {worker: self.units}
+        clock, units = self._next
+        if self._slack is not None and clock > self._complete + self._slack:
+            return None
+        self._next = next(self._left, None)
+        self._clocks[worker, round_] = clock
+        return {worker: units}
 
     def measured(self, what: Measured) -> None:
-        """ASP plans nothing."""
+        """A pool plans nothing."""
+
+    def counted(self, worker: int, round_: int) -> bool:
+        before = self._complete
+        self._open[self._clocks.pop((worker, round_))] -= 1
+        while self._open.get(self._complete) == 0:
+            self._complete += 1
+        return self._slack is not None and self._complete > before
 
     def left(self, worker: int) -> None:
-        """ASP keeps nothing about members."""
+        """A pool keeps nothing about members."""
 
 
 class SuperstepPolicy:
@@ -174,6 +200,9 @@ class SuperstepPolicy:
     def measured(self, what: Measured) -> None:
         if what.worker in self._to_start:
             self.policy.observe(what.worker, max(1, round(what.seconds * 1e9)))
+
+    def counted(self, worker: int, round_: int) -> bool:
+        return False  # only the barrier makes workers wait
 
     def left(self, worker: int) -> None:
         self._running.discard(worker)

@@ -194,7 +194,7 @@ def policy_of(
     shares = pattern.shares(experiment.cluster)
     match scheme.kind:
         case SchemeKind.ASP:
-            return PoolPolicy(iterations * workers, units)
+            return PoolPolicy([[units] * workers] * iterations)
         case SchemeKind.ELASTIC:
             elastic = ElasticBsp(scheme.lookahead, scheme.objective)
             return SuperstepPolicy(elastic, workers, iterations * workers, units)

@@ -11,7 +11,7 @@ from agileml.config.job import JobConfig, dump, from_values
 from agileml.events.run import ClockDone, Work, WorkDone
 from agileml.events.schema import Logged, RunEvent, header, to_line
 from agileml.events.terms import Cause, Trigger
-from agileml.replay import ReplayError, replay, stretches
+from agileml.replay import ReplayError, replay, stretches, with_consistency
 from tests.agileml.events.samples import changed
 
 CONFIG = from_values({"application": "mlr", "clocks": 100})
@@ -50,6 +50,27 @@ def test_a_static_run_comes_out_again_and_lbbsp_comes_near_the_ideal() -> None:
     assert lbbsp.waiting_share is not None and lbbsp.waiting_share < 0.1
 
 
+def test_without_a_barrier_a_pool_lets_no_machine_wait_for_the_slowest() -> None:
+    recorded = log([[10, 20, 30]], 60)
+    asp, ssp = (with_consistency(CONFIG, text) for text in ("asp", "ssp:3"))
+    _, shares, pool, ideal = replay(recorded, asp, ["static", "pool"])
+    assert shares.clock_s == pytest.approx(10 / 10, rel=0.01), "the slowest machine has a third of everything"
+    assert ideal.clock_s < pool.clock_s <= 1.02 * ideal.clock_s
+    _, shares, pool, _ = replay(recorded, ssp, ["static", "pool"])
+    assert shares.clock_s == pytest.approx(10 / 10, rel=0.02), "slack does not make the slowest faster"
+    assert ideal.clock_s < pool.clock_s <= 1.1 * ideal.clock_s
+    (_, auto, _) = replay(recorded, asp, ["auto"])
+    assert auto.seconds == replay(recorded, asp, ["pool"])[1].seconds
+
+
+def test_smaller_bundles_need_less_slack() -> None:
+    recorded, config = log([[5, 20, 35]], 60), with_consistency(CONFIG.changed(slices=32), "ssp:1")
+    (_, _, whole, _), (_, shares, small, ideal) = (
+        replay(recorded, config.changed(pool_units=units), ["static", "pool"]) for units in (10, 2)
+    )
+    assert ideal.clock_s < small.clock_s < 0.9 * whole.clock_s < shares.clock_s
+
+
 def test_each_stretch_between_changes_has_its_own_machines() -> None:
     found = stretches(log([[10, 20, 30], [10, 20], [10]], 12))
     assert [(stretch.machines, stretch.units, stretch.clocks) for stretch in found] == [
@@ -78,16 +99,40 @@ def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in told.splitlines()[2:]] == ["recorded", "lbbsp", "auto", "ideal"]
 
 
-@pytest.mark.parametrize("what", ["no folder", "asp"])
-def test_a_run_that_cannot_be_replayed_is_one_sentence(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_asp_is_replayed_with_asp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asp = from_values({"application": "mlr", "clocks": 100, "consistency": {"kind": "asp"}})
-    run = folder_of(tmp_path, asp) if what == "asp" else tmp_path / "nothing"
+    run = str(folder_of(tmp_path, asp))
+    for options, policies in (((), ["static", "pool"]), (("--consistency", "bsp"), ["static", "lbbsp"])):
+        with pytest.raises(SystemExit) as ended:
+            main(["replay", run, *options])
+        assert ended.value.code == 0
+        told = capsys.readouterr().out
+        assert [line.split()[0] for line in told.splitlines()[2:]] == ["recorded", *policies, "ideal"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (None, "holds no config.yaml"),
+        (["--balance", "pool"], "balance: found pool with consistency bsp"),
+        (["--consistency", "ssp"], "consistency: found 'ssp', expected bsp, asp, or ssp with its slack"),
+        (["--consistency", "ssp:3", "--balance", "lbbsp"], "balance: found lbbsp with consistency ssp"),
+        (["--consistency", "elastic"], "consistency: found 'elastic', expected bsp, asp"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_sentence(
+    options: list[str] | None, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "nothing" if options is None else folder_of(tmp_path, CONFIG)
     with pytest.raises(SystemExit) as ended:
-        main(["replay", str(run)])
+        main(["replay", str(run), *(options or [])])
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert (
-        "found a run with asp, expected one with bsp" if what == "asp" else "holds no config.yaml"
-    ) in told
+    assert problem in capsys.readouterr().err
+
+
+def test_supersteps_have_no_clocks_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    elastic = from_values({"application": "mlr", "clocks": 100, "consistency": {"kind": "elastic"}})
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(folder_of(tmp_path, elastic))])
+    assert ended.value.code == 2
+    assert "found a run with supersteps, expected one with bsp, ssp or asp" in capsys.readouterr().err

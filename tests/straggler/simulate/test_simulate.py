@@ -1,6 +1,7 @@
 """The simulator against closed forms, its bound, its own repeat, and departures and losses in every scheme."""
 
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from straggler.flexrr.groups import machine_of
 from straggler.flexrr.protocol import FlexRrParameters
-from straggler.simulate.outcome import Departure, Network
+from straggler.simulate.engine import Simulation
+from straggler.simulate.outcome import Counted, Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.policies import PoolPolicy
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme, run_scheme
 
@@ -129,6 +132,29 @@ def test_lb_bsp_shares_by_speed() -> None:
     }
     assert rows["lb-bsp:ema"].waiting_share < 0.05 < rows["bsp"].waiting_share
     assert rows["lb-bsp:ema"].per_iteration_s < 1.05 * rows["asp"].per_iteration_s
+
+
+@given(
+    bundles=st.lists(st.integers(1, 4), min_size=1, max_size=12),
+    speeds=st.lists(st.sampled_from([0.1, 0.5, 1.0, 3.0]), min_size=1, max_size=4),
+    slack=st.sampled_from([0, 1, 3, None]),
+)
+@settings(deadline=None)
+def test_no_bundle_of_a_pool_is_begun_while_too_old_a_clock_is_open(
+    bundles: list[int], speeds: list[float], slack: int | None
+) -> None:
+    """Clock t has bundles of t + 1 units, so the log tells of which clock each is."""
+    pool = PoolPolicy([[clock + 1] * count for clock, count in enumerate(bundles)], slack)
+    profiles = [SpeedProfile(partial(iter, [Piece(1.0, speed)])) for speed in speeds]
+    outcome = Simulation(profiles, pool, units=1, iteration_s=1.0).run()
+    done: dict[int, list[Counted]] = {clock: [] for clock in range(len(bundles))}
+    for counted in outcome.log:
+        done[counted.bundle.stop - counted.bundle.start - 1].append(counted)
+    assert [len(each) for each in done.values()] == bundles
+    ended = [max(each.arrived_ns for each in found) for found in done.values()]
+    for clock, found in done.items():
+        begun = min(each.read_ns for each in found)
+        assert slack is None or all(end <= begun for end in ended[: max(0, clock - slack)])
 
 
 def test_ideal_by_hand() -> None:
