@@ -18,6 +18,7 @@ from typing import Any
 from agileml.config.job import JobConfig
 from agileml.config.pool import has_pool
 from agileml.config.text import ConfigError
+from agileml.events.run import Work
 from agileml.events.schema import Log
 from agileml.process.spec import balancer
 from agileml.runs.work import WorkWindow, waiting_share, work_windows
@@ -88,20 +89,47 @@ def stretches(log: Log) -> list[Stretch]:
         by_epoch.setdefault(window.epoch, []).append(window)
     found = []
     for windows in by_epoch.values():
-        machines = tuple(windows[0].by_machine)
+        machines = tuple(sorted({name for window in windows for name in window.by_machine}))
         units = max(_units(window) / window.clocks for window in windows)
-        whole = [
-            window
-            for window in windows
-            if tuple(window.by_machine) == machines
-            and _units(window) == units * window.clocks  # less: members changed, or a report did not arrive
-            and window.end_s > window.start_s
-            and all(work.units and work.compute_s > 0 for work in window.by_machine.values())
-        ]
+        whole = _with_all(windows, machines, units)
         if len(machines) > 1 and len(whole) >= LEAST_WINDOWS:
             clocks = sum(window.clocks for window in whole)
             found.append(Stretch(machines, round(units), clocks, tuple(whole)))
     return found
+
+
+def _with_all(windows: Sequence[WorkWindow], machines: Sequence[str], units: float) -> list[WorkWindow]:
+    """The windows, as many together as it takes until every machine has computed: from a pool one may draw nothing for
+    a clock. Without those whose work is not whole: members changed, or a report did not arrive."""
+    found: list[WorkWindow] = []
+    parts: list[WorkWindow] = []
+    for window in windows:
+        if _units(window) != units * window.clocks:
+            parts.clear()
+            continue
+        parts.append(window)
+        joined = _joined(parts, machines)
+        is_whole = all(work.units and work.compute_s > 0 for work in joined.by_machine.values())
+        if is_whole and joined.end_s > joined.start_s:
+            found.append(joined)
+            parts.clear()
+    return found
+
+
+def _joined(parts: Sequence[WorkWindow], machines: Sequence[str]) -> WorkWindow:
+    """Windows in a row as one."""
+    works = {name: [each.by_machine[name] for each in parts if name in each.by_machine] for name in machines}
+    by_machine = {
+        name: Work(
+            sum(work.units for work in own),
+            sum(work.compute_s for work in own),
+            sum(work.wait_s for work in own),
+        )
+        for name, own in works.items()
+    }
+    clocks = sum(each.clocks for each in parts)
+    first, last = parts[0], parts[-1]
+    return WorkWindow(last.epoch, last.clock, clocks, first.start_s, last.end_s, by_machine)
 
 
 def _units(window: WorkWindow) -> int:

@@ -78,6 +78,20 @@ def test_each_stretch_between_changes_has_its_own_machines() -> None:
     ]  # fmt: skip
 
 
+def test_a_machine_that_drew_nothing_for_a_clock_is_still_there() -> None:
+    found = log([[10, 20, 30]], 12)
+    for at in range(2, len(found), 4):  # in every other clock m2 does the work of m0
+        event = found[at].event
+        assert isinstance(event, WorkDone)
+        work = {"m1": Work(10, 0.5, 0.5), "m2": Work(20, 20 / 30, 0.3)}
+        found[at] = Logged(found[at].t_s, WorkDone(event.epoch, event.clock, event.clocks, work))
+    (stretch,) = stretches(found)
+    assert (stretch.machines, stretch.clocks, stretch.units) == (("m0", "m1", "m2"), 12, 30)
+    assert [window.clocks for window in stretch.windows] == [2] * 6
+    assert stretch.windows[0].by_machine["m2"].units == 30
+    assert stretch.seconds == pytest.approx(12 * (1 + MESSAGES_S))
+
+
 def test_a_log_without_work_is_one_sentence() -> None:
     with pytest.raises(ReplayError, match="no stretch of clocks with the same two machines or more"):
         replay(log([[10]], 9), CONFIG, ["lbbsp"])
