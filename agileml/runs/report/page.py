@@ -27,7 +27,8 @@ def page(view: Mapping[str, Any] | None = None) -> str:
     """The page: live, or frozen with a view, as one file that needs nothing else."""
     folder = files("agileml.runs.report")
     text = folder.joinpath("page.html").read_text("utf-8")
-    text = text.replace(SCRIPT, folder.joinpath("page.js").read_text("utf-8"))
+    scripts = [folder.joinpath(name).read_text("utf-8") for name in ("charts.js", "page.js")]
+    text = text.replace(SCRIPT, "\n".join(scripts))
     assert text.count(FROZEN) == 1
     if view is None:
         return text

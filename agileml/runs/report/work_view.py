@@ -158,4 +158,5 @@ class WorkView:
             for machine, seconds in self._spent.items()
         }
         most = sorted(busy, key=lambda machine: -sum(busy[machine].values()))[:MOST_BARS]
-        return {machine: seconds for machine, seconds in busy.items() if seconds and machine in most}
+        in_order = sorted(most, key=lambda machine: (len(machine), machine))
+        return {machine: busy[machine] for machine in in_order if busy[machine]}
