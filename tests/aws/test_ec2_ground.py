@@ -51,7 +51,7 @@ STACK = "ground"
 BUCKET = f"proteus-{STACK}-{ACCOUNT}-us-east-1"
 HERE = own_address()
 ORPHAN_AFTER_S = 8
-LIMIT_S = 120.0
+LIMIT_S = 400.0
 RAY_VARIABLES = {f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()}
 JOB: dict[str, Any] = {
     "application": "held_back:HeldBack",

@@ -34,7 +34,7 @@ class Started:
     def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(BIN / "ray"), *arguments],
-            env=self.environment, capture_output=True, text=True, check=False, timeout=240,
+            env=self.environment, capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
 
     def start(self, *arguments: str) -> None:

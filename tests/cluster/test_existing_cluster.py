@@ -55,12 +55,12 @@ def test_a_drained_node_leaves_without_loss(started: Started, tmp_path: Path) ->
             "--deadline-remaining-seconds=60",
         )  # fmt: skip
         assert drained.returncode == 0, drained.stdout + drained.stderr
-        output = driver.communicate(timeout=240)[0]
+        output = driver.communicate(timeout=600)[0]
         assert driver.returncode == 0, output
     finally:
         if driver.poll() is None:
             driver.send_signal(signal.SIGINT)
-            driver.wait(timeout=60)
+            driver.wait(timeout=300)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["clocks"] == 600
     assert summary["clocks_redone"] == 0
@@ -130,7 +130,7 @@ def test_the_modules_that_a_config_names_travel_with_the_run(started: Started, t
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     [digest] = [line for line in done.stdout.splitlines() if line.startswith("params_sha256")]

@@ -271,7 +271,7 @@ def test_a_second_cluster_disturbs_nobody_and_leaves_nothing(
     if how != "exception":
         assert of_folder(folder)
         driver.send_signal(getattr(signal, how))
-    assert driver.wait(timeout=60) == code
+    assert driver.wait(timeout=300) == code
     took_s = time.monotonic() - start_s
     print(f"{how}: up in {up_s:.2f} s, gone after {took_s:.2f} s")
     assert of_folder(folder) == []

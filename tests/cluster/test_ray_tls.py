@@ -35,7 +35,7 @@ from hosts import Hosts, why_not
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-LIMIT_S = 150.0
+LIMIT_S = 400.0
 HEAD, NODE = 0, 1
 JOB: dict[str, Any] = {
     "application": "mlr",

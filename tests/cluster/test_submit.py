@@ -29,7 +29,7 @@ clocks_per_pass: 4
 slices: 4
 machines: {reliable: 1, transient: 1, max: 2}
 """
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 
 
 @pytest.fixture(scope="module")

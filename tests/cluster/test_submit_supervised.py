@@ -27,7 +27,7 @@ slices: 4
 machines: {reliable: 1, transient: 1, max: 2}
 checkpoint: {path: saved, every_s: 0.5}
 """
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -32,7 +32,7 @@ def test_a_run_whose_head_died_says_so_and_leaves_nothing(tmp_path: Path) -> Non
                 time.sleep(0.05)
             (head,) = [p for p in psutil.Process(driver.pid).children() if p.name().startswith("gcs_server")]
             head.kill()
-            _, said = driver.communicate(timeout=120)
+            _, said = driver.communicate(timeout=300)
         finally:
             driver.kill()
     assert driver.returncode == HEAD_LOST_CODE, said

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 CONFIG = "configs/mlr.yaml"
 SETTINGS = ["clocks=3000", "machines.transient=1", "plan=[]"]
-LIMIT_S = 240
+LIMIT_S = 600.0
 
 
 def supervise(out: Path, *more: str) -> subprocess.Popen[str]:
@@ -164,7 +164,7 @@ def test_the_same_command_goes_on_after_the_supervisor_was_killed_too(tmp_path: 
     assert (restart.cause, restart.clock > 0) == ("its supervisor had ended", True)
     assert json.loads((out / "summary.json").read_text())["clocks"] == 3000
     third = supervise(out)
-    said, _ = third.communicate(timeout=60)
+    said, _ = third.communicate(timeout=300)
     assert third.returncode == 2
     assert "holds another run" in said
     assert not orphans()
@@ -183,7 +183,7 @@ def test_the_head_dies_at_random_moments(seed: int) -> None:
 
 def test_bad_input_leaves_nothing(tmp_path: Path) -> None:
     run = supervise(tmp_path / "run", "--address", "127.0.0.1:1")
-    said, _ = run.communicate(timeout=60)
+    said, _ = run.communicate(timeout=300)
     assert run.returncode == 2
     assert (
         said

@@ -33,7 +33,7 @@ from tests.kubernetes.ray_pods import HERE, RayPods, ray_pods
 
 pytestmark = pytest.mark.cluster
 
-LIMIT_S = 120.0
+LIMIT_S = 400.0
 NTH = "aws-node-termination-handler/spot-itn"
 RAY_VARIABLES = {f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()}
 JOB: dict[str, Any] = {

@@ -39,7 +39,7 @@ from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
 
 NODE_IP = "127.0.0.1"
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 LOOK_S = 0.05  # between two looks at the log of a run that is held
 HELD = "tests.agileml.market.market_rig:Held"
 

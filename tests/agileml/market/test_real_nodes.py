@@ -77,7 +77,7 @@ def test_a_job_on_real_nodes(tmp_path: Path) -> None:
     config, out = tmp_path / "job.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(SMALL))
     done = subprocess.run(
-        command(config, out), cwd=ROOT, capture_output=True, text=True, timeout=400, check=False
+        command(config, out), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     summary = check(out, done.stdout)
@@ -88,7 +88,7 @@ def test_a_job_on_real_nodes(tmp_path: Path) -> None:
     ledger = str(out / "market" / "ledger.jsonl")
     rebilled = subprocess.run(
         [sys.executable, "-m", "agileml.cli", "bill", ledger, "--history", str(out / "market" / "prices.csv.gz")],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert rebilled.returncode == 0, rebilled.stdout + rebilled.stderr
 
@@ -98,7 +98,7 @@ def test_the_demo(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     config = ROOT / "configs" / "demo.yaml"
     done = subprocess.run(
-        command(config, out), cwd=ROOT, capture_output=True, text=True, timeout=400, check=False
+        command(config, out), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     summary = check(out, done.stdout)
