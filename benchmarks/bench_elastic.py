@@ -31,6 +31,7 @@ from agileml.core.sequential import run_sequential
 from agileml.core.stepwise import Stepwise
 from agileml.core.supersteps.planner import SuperstepPlanner
 from agileml.process.spec import RunSpec
+from straggler.lbbsp.sizes import cpu_batch_sizes
 
 SPEEDS = (1.0, 0.7, 0.53, 0.41)
 NAMES = tuple(f"m{number}" for number in range(len(SPEEDS)))
@@ -181,6 +182,19 @@ def supersteps(job: Job) -> Iterator[StepTaken]:
             before[name] = count
 
 
+def least_s(minibatches: int, most: int) -> float:
+    """The least seconds of so many minibatches of 1 s, in any supersteps of up to `most` for each machine."""
+    alone_s = [float("inf")]
+    for count in range(1, min(minibatches, most * len(SPEEDS)) + 1):
+        sizes = cpu_batch_sizes(SPEEDS, count, minimum=0)
+        alone_s.append(float(max(sizes / SPEEDS)) if max(sizes) <= most else float("inf"))
+    best_s = [0.0]
+    for count in range(1, minibatches + 1):
+        longest = min(count, len(alone_s) - 1)
+        best_s.append(min(alone_s[last] + best_s[count - last] for last in range(1, longest + 1)))
+    return best_s[minibatches]
+
+
 def show_plan(minibatches: int, cuts: Sequence[int]) -> None:
     """What whole minibatches and meetings cost after the first superstep, where messages cost nothing."""
     values = job_values(1.0, minibatches // len(SPEEDS), SCHEMES["elastic(15)"])
@@ -190,7 +204,14 @@ def show_plan(minibatches: int, cuts: Sequence[int]) -> None:
         first, *rest = planned(job, stops)
         took_s = rest[-1][-1][0] - first[-1][0]
         over = took_s * sum(SPEEDS) / sum(map(len, rest))
-        print(f"{minibatches} minibatches, cuts at {list(stops)}: {over:.3f} of the pool without messages")
+        begin = (len(first), *stops)
+        best_s = sum(map(least_s, np.diff([*begin, minibatches]).tolist(), [15] * len(begin)))
+        best = best_s * sum(SPEEDS) / (minibatches - len(first))
+        print(
+            f"{minibatches} minibatches, cuts at {list(stops)}: {over:.3f} of the pool without messages, ",
+            end="",
+        )
+        print(f"{best:.3f} with the best supersteps that there are")
 
 
 def accuracies(seed: int, clocks: int) -> dict[str, float]:
