@@ -157,12 +157,12 @@ def sharded(name: str = "AdamW", **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["AdamW", pytest.param("Adafactor", marks=pytest.mark.slow)])
 def test_machines_that_come_and_go_take_the_same_steps(name: str, tmp_path: Path) -> None:
-    """Joins and notices deal the shares again and lose nothing; a kill goes back to the cut."""
+    """Joins and notices deal the shares again; a killed machine takes its share along, so all go back to the cut."""
     app = TorchModule(build=Net, dataset=(X, Y))
     ran = FaultRig(sharded(name, plan=PLAN, clocks=26, stage=2), tmp_path, application=app).finish()
     assert ran.tables is not None, ran.halted
     views = ran.of(MembershipChanged)
-    assert len(views) >= 5 and sum(view.rolled_back for view in views) == 2, views
+    assert len(views) >= 5 and sum(view.rolled_back for view in views) >= 2, views
     alone = agileml.run(values(name, out=str(tmp_path / "run"), clocks=26), app, sequential=True)
     for table, found in ran.tables.items():
         np.testing.assert_allclose(found, alone.parameters[table], rtol=1e-8, atol=1e-11, err_msg=table)
