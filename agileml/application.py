@@ -300,7 +300,8 @@ class Application(ABC):
         """The parameters. Raises InputError when the data cannot be read or does not fit."""
 
     def initial(self, table: Table) -> Array:
-        """Values of a table before clock 0, shape (rows, columns). Zeros unless overridden."""
+        """Values of a table before clock 0, shape (rows, columns). Zeros unless overridden, and always of a table that
+        no unit updates."""
         return np.zeros((table.rows, table.columns), table.dtype)
 
     def most_slack(self) -> int | None:

@@ -154,8 +154,8 @@ def formula_of_replica(mode: Mode, whole: float) -> dict[str, float]:
         "read": whole,
         "gradient": whole,
         "optimizer": k * (owns if mode.replicas == "sharded" else whole),
-        # The committed cut of what it owns, and that of the first clock as above.
-        "cut": (1 + k) * owns,
+        # The committed cut and the open one of what it owns: copies, because steps change the tensors in place.
+        "cut": 2 * (1 + k) * owns,
     }
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from agileml.application import Application, Array
+from agileml.application import Application, Array, Update
 from agileml.checkpoints import checkpoint
 from agileml.checkpoints.checkpoint import CheckpointError, CheckpointStore, Identity, Manifest, PartInfo
 from agileml.core.compute.contract import initial_values
@@ -36,11 +36,13 @@ class MachineStores:
         """The application's initial blocks of a partition; blocks of dense tables are copies."""
         layout = self._job.layout
         if self._initial is None:
-            self._initial = initial_values(self._application, layout.tables, copied=False)
+            # An optimizer's state begins with zeros, of which a machine may need a part alone.
+            asked = [table for table in layout.tables if table.update is not Update.NONE]
+            self._initial = initial_values(self._application, asked, copied=False)
         blocks = layout.blocks(self._initial, partition)
         # A NumPy view would keep the whole table alive. Shards copy sparse tables anyway.
         return tuple(
-            block if table.sparse else block.copy()
+            block if table.sparse or table.name not in self._initial else block.copy()
             for table, block in zip(layout.tables, blocks, strict=True)
         )
 

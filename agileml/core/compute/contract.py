@@ -53,6 +53,9 @@ def initial_values(
             assert rule is not None, table
             values[table.name] = initial_table(table, rule)
             continue
+        if table.update is Update.NONE:
+            values[table.name] = np.zeros((table.rows, table.columns), table.dtype)
+            continue
         what = f"initial() of table {table.name!r}"
         array = _checked_array(what, table, application.initial(table), (table.rows, table.columns))
         is_wrong = np.isnan(array).any() if table.may_be_infinite else not np.isfinite(array).all()

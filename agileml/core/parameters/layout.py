@@ -131,10 +131,15 @@ class Layout:
         return cuts[partition], cuts[partition + 1]
 
     def blocks(self, values: Mapping[str, Array], partition: int) -> tuple[Array, ...]:
-        """The partition's blocks of whole tables: views where the arrays are contiguous."""
+        """The partition's blocks of whole tables: views where the arrays are contiguous. Of a dense table that is not
+        given, zeros."""
         found = []
         for index, table in enumerate(self.tables):
             start, stop = self.range_of(index, partition)
+            if table.name not in values:
+                assert not table.sparse, table
+                found.append(np.zeros(stop - start, table.dtype))
+                continue
             whole = np.ascontiguousarray(values[table.name], table.dtype)
             assert whole.shape == (table.rows, table.columns), (table, whole.shape)
             found.append(whole[start:stop] if table.sparse else whole.reshape(-1)[start:stop])
