@@ -17,6 +17,7 @@ from tests.model.mutants import (
     pools,
     repeats,
     resident,
+    shared_state,
     supersteps,
 )
 from tests.model.mutants.mutant import Mutant
@@ -34,6 +35,7 @@ MUTANTS = tuple(
         overlap,
         helping,
         resident,
+        shared_state,
         pipelines,
         async_pipelines,
         supersteps,
