@@ -225,9 +225,9 @@ class StageOutput:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Partitions of consecutive layers: their ends in the one dense table, and the seconds that each takes."""
+    """Partitions of consecutive layers: their ends in each table, all dense ones, and the seconds that each takes."""
 
-    borders: tuple[int, ...]
+    borders: tuple[tuple[int, ...], ...]
     seconds: tuple[float, ...]
 
 
@@ -242,11 +242,11 @@ class Wire:
 class Stage(Protocol):
     """Some consecutive layers. A unit goes forward, then back, then its updates are taken; several may be under way."""
 
-    def use(self, blocks: Sequence[Array]) -> None:
-        """Take the parameters of its partitions for the next forwards, one flat block each. Units under way go back
-        with those that they came with."""
+    def use(self, blocks: Sequence[tuple[Array, ...]]) -> None:
+        """Take the parameters for the next forwards: of each of its partitions a flat block of each table. Units under
+        way go back with those that they came with."""
 
-    def overwrite(self, blocks: Sequence[Array]) -> None:
+    def overwrite(self, blocks: Sequence[tuple[Array, ...]]) -> None:
         """As `use`, but units under way go back with these."""
 
     def forget(self) -> None:
@@ -258,8 +258,9 @@ class Stage(Protocol):
     def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
         """From the gradients of its outputs to those of its inputs; the last stage takes those of its loss."""
 
-    def updates(self, unit: Unit) -> list[Array]:
-        """The updates of a unit, one flat block for each partition; computes gradients that were put off."""
+    def updates(self, unit: Unit) -> list[tuple[Array | None, ...]]:
+        """The updates of a unit: of each partition a flat block of each table, None where there is no update. Computes
+        gradients that were put off."""
 
 
 class Stages(Protocol):
@@ -272,7 +273,7 @@ class Stages(Protocol):
     def plan(self, most: int) -> StagePlan:
         """At most so many partitions, the same wherever it is asked, and the seconds that their layers take here."""
 
-    def stage(self, borders: Sequence[int], first: int, stop: int) -> Stage:
+    def stage(self, borders: Sequence[Sequence[int]], first: int, stop: int) -> Stage:
         """The stage that holds the partitions first .. stop - 1."""
 
 

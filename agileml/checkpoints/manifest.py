@@ -70,12 +70,12 @@ class Identity:
         config: JobConfig,
         tables: Sequence[Table],
         application: Application | None = None,
-        borders: Sequence[int] = (),
+        borders: Sequence[Sequence[int]] = (),
     ) -> Self:
         """The identity of a run; `application`: an instance of the user's, None for the config's own.
 
-        Of `data.path` the last part counts: the same file may lie elsewhere. borders: where the partitions end, in a
-        pipeline, whose layers say how many there are.
+        Of `data.path` the last part counts: the same file may lie elsewhere. borders: where the partitions end in
+        each table, in a pipeline, whose layers say how many there are.
         """
         plain = config.model_dump(mode="json")
         data = dict(plain["data"])
@@ -100,12 +100,13 @@ class Identity:
             slices=config.slices,
             units_per_slice=config.units_per_slice,
             clocks_per_pass=config.clocks_per_pass,
-            partitions=len(borders)
-            or config.partitions
+            partitions=(len(borders[0]) if borders else config.partitions)
             or partitions_for(tables, config.machines.max, overlaps=bool(config.overlap)),
             tables={
                 table.name: _shown(
-                    table, is_gathered=bool(config.overlap and index and not table.sparse), borders=borders
+                    table,
+                    is_gathered=bool(config.overlap and index and not table.sparse),
+                    borders=borders[index] if borders else (),
                 )
                 for index, table in enumerate(tables)
             },
@@ -114,7 +115,8 @@ class Identity:
 
 
 def _shown(table: Table, *, is_gathered: bool, borders: Sequence[int]) -> str:
-    """`is_gathered`: it lies in the first partition alone, as in jobs that overlap. borders: as in `Identity.of`."""
+    """`is_gathered`: it lies in the first partition alone, as in jobs that overlap. borders: where the
+    partitions end in it, in a pipeline."""
     kind = "sparse" if table.sparse else "dense"
     where = ", in the first partition" if is_gathered else ""
     if borders:

@@ -196,7 +196,7 @@ class RunSpec:
         config = self.config
         if config.pipeline is not None:
             assert self.stages is not None, "the layers of a pipeline are not measured"
-            return Layout(tables, len(self.stages.borders), borders=self.stages.borders)
+            return Layout(tables, len(self.stages.seconds), borders=self.stages.borders)
         overlaps = bool(config.overlap)
         partitions = config.partitions or partitions_for(tables, config.machines.max, overlaps=overlaps)
         ends = application.share_ends(partitions) if config.optimizer.sharded else {}

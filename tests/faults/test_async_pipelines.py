@@ -116,6 +116,16 @@ def test_all_that_crosses_cuts(pipeline: dict[str, Any], tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["stash", "none"])
+def test_running_statistics_are_those_of_the_log(mode: str, tmp_path: Path) -> None:
+    model = JOB["model"] | {"arguments": {"size": 8, "batch_norm": True}}
+    values = JOB | {"model": model, "plan": FAULTS, "pipeline": {"mode": mode}}
+    rig = FaultRig(values, tmp_path)
+    ran = rig.finish()
+    assert_replayed(values, record(rig, ran, tmp_path / "run"), tmp_path / "again")
+
+
+@pytest.mark.slow
 def test_a_checkpoint_is_resumed_by_another_number_of_machines(tmp_path: Path) -> None:
     saved = {"path": str(tmp_path / "saved"), "every_s": 60.0}  # at the end
     before = JOB | {"pipeline": {"mode": "stash"}, "clocks": 6, "checkpoint": saved}

@@ -62,6 +62,20 @@ def test_a_death_a_join_and_a_notice_change_the_stages_and_not_a_bit(order: str,
     assert stages(ran) == [3, 2, 3, 2]
 
 
+@pytest.mark.slow
+def test_batch_norm_has_the_bits_of_the_job_without_stages(tmp_path: Path) -> None:
+    """Running statistics move with the layers, and a checkpoint has them."""
+    arguments = {"size": 8, "batch_norm": True}
+    saved = {"path": str(tmp_path / "saved"), "every_s": 60.0}  # at the end
+    values = JOB | {"model": JOB["model"] | {"arguments": arguments}, "plan": FAULTS, "checkpoint": saved}
+    ran = FaultRig(values, tmp_path / "first").finish()
+    assert stages(ran) == [3, 2, 3, 2]
+    without = {key: value for key, value in values.items() if key not in ("pipeline", "plan")}
+    assert ran.sha256 == reference(values) == reference(without)
+    longer = values | {"plan": [], "clocks": 20}
+    assert FaultRig(longer, tmp_path / "second", resume=saved["path"]).finish().sha256 == reference(longer)
+
+
 def test_a_checkpoint_is_resumed_by_another_number_of_machines(tmp_path: Path) -> None:
     """With all that crosses cuts: tied weights, the norm of all gradients, groups, dropout."""
     saved = {"path": str(tmp_path / "saved"), "every_s": 60.0}  # at the end

@@ -19,29 +19,36 @@ from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
 from agileml.core.protocol.job import Job, PipelineMode
 from agileml.core.protocol.view import StagesFrom
-from tests.model.staged_toy import LAYERS, NAME, StagedToy, ToyStage
+from tests.model.staged_toy import LAYERS, StagedToy, ToyStage
+
+Tables = tuple[Array, ...]
 
 
-def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> Array:
-    """The rows of all layers after the job's clocks, when these stages computed them."""
+def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> dict[str, Array]:
+    """The tables after the job's clocks, when these stages computed them."""
     assert job.pipeline is not None
     tables = toy.tables()
-    weights = [initial_values(toy, tables)[NAME].reshape(LAYERS, -1)]  # by version
-    state = initial_state(tables, [weights[0].reshape(-1)], job.optimizer)
+    start = initial_values(toy, tables)
+    versions = [tuple(start[table.name] for table in tables)]
+    state = initial_state(tables, [table.reshape(-1) for table in versions[0]], job.optimizer)
     for each, (first, stop) in zip(stages, pairwise([s.clock for s in stages] + [job.clocks]), strict=True):
         edges = [LAYERS // job.layout.partitions * end for end in (0, *each.ends)]
         for clock in range(first, stop):
             read = [
-                weights[max(first, clock - _age(job.pipeline.mode, stage, len(each.ends)))][a:b]
-                for stage, (a, b) in enumerate(pairwise(edges))
+                [
+                    versions[max(first, clock - _age(job.pipeline.mode, stage, len(each.ends)))][table][a:b]
+                    for stage, (a, b) in enumerate(pairwise(edges))
+                ]
+                for table in range(len(tables))
             ]
-            back = weights[clock] if job.pipeline.mode is PipelineMode.NONE else np.concatenate(read)
-            total = _gradient(toy, job, clock, np.concatenate(read), back)
-            before = [weights[clock].reshape(-1)]
+            whole = tuple(np.concatenate(parts) for parts in read)
+            back = versions[clock] if job.pipeline.mode is PipelineMode.NONE else whole
+            total = _gradient(toy, job, clock, whole, back)
+            before = [table.reshape(-1) for table in versions[clock]]
             applied = apply_total(total, tables, before, state, clock, job.optimizer, in_place=False)
-            weights.append(applied.blocks[0].reshape(LAYERS, -1))
+            versions.append(tuple(block.reshape(LAYERS, -1) for block in applied.blocks))
             state = applied.state
-    return weights[-1]
+    return {table.name: values for table, values in zip(tables, versions[-1], strict=True)}
 
 
 def _age(mode: PipelineMode, stage: int, stages: int) -> int:
@@ -52,14 +59,19 @@ def _age(mode: PipelineMode, stage: int, stages: int) -> int:
     return stages - 1 - stage
 
 
-def _gradient(toy: StagedToy, job: Job, clock: int, read: Array, back: Array) -> Contribution:
+def _gradient(toy: StagedToy, job: Job, clock: int, read: Tables, back: Tables) -> Contribution:
     whole, fold = ToyStage(toy, [0, LAYERS]), Fold(deterministic=True)
     for number in range(job.units):
         unit = Unit(clock, number // job.parts, number % job.parts, job.parts)
-        whole.use([read.reshape(-1)])
+        whole.use([_flat(read)])
         output = whole.forward(unit, toy.load(unit.slice), (), defer=False)
-        whole.overwrite([back.reshape(-1)])
+        whole.overwrite([_flat(back)])
         whole.backward(unit, ())
-        (update,) = whole.updates(unit)
-        fold.add(1 << number, Contribution((Dense(update),), output.loss, output.examples))
+        (updates,) = whole.updates(unit)
+        blocks = tuple(Dense(update) for update in updates)
+        fold.add(1 << number, Contribution(blocks, output.loss, output.examples))
     return fold.total()
+
+
+def _flat(tables: Tables) -> Tables:
+    return tuple(table.reshape(-1) for table in tables)

@@ -23,12 +23,13 @@ from agileml.application import (
 
 LAYERS = 12  # can be cut into 1, 2, 3, 4, 6 partitions of equal size
 WIDTH = 16
-NAME = "layers"
+NAME, SEEN = "layers", "seen"
 
 
 class StagedToy(Application):
     """Each layer has `WIDTH` weights, and two counters for each unit: 1 and (clock + 1)^2, summed over the clocks in
-    which the unit went through it. `counts`: updates are added as they are, so that the counters are sums."""
+    which the unit went through it. `counts`: updates are added as they are, so that the counters are sums. A table of
+    its own holds a running mean of each layer's inputs, as of batch norm."""
 
     def __init__(self, settings: Settings, parts: int, *, counts: bool) -> None:
         super().__init__(settings)
@@ -37,9 +38,14 @@ class StagedToy(Application):
 
     def tables(self) -> Sequence[Table]:
         update = Update.STEP if self.counts else Update.GRADIENT
-        return (Table(NAME, LAYERS, self.row, "float64", update=update),)
+        return (
+            Table(NAME, LAYERS, self.row, "float64", update=update),
+            Table(SEEN, LAYERS, WIDTH, "float64", update=Update.STEP),
+        )
 
     def initial(self, table: Table) -> Array:
+        if table.name == SEEN:
+            return np.ones((LAYERS, WIDTH))
         values = np.zeros((LAYERS, self.row))
         values[:, :WIDTH] = self.settings.rng(1).normal(size=(LAYERS, WIDTH))
         return values
@@ -55,19 +61,21 @@ class StagedToy(Application):
         return LAYERS
 
     def plan(self, most: int) -> StagePlan:
-        borders = tuple((p + 1) * LAYERS // most * self.row for p in range(most))
+        ends = [(p + 1) * LAYERS // most for p in range(most)]
+        borders = tuple(tuple(end * columns for end in ends) for columns in (self.row, WIDTH))
         return StagePlan(borders, (1.0,) * most)
 
-    def stage(self, borders: Sequence[int], first: int, stop: int) -> Stage:
-        return ToyStage(self, [edge // self.row for edge in (0, *borders)[first : stop + 1]])
+    def stage(self, borders: Sequence[Sequence[int]], first: int, stop: int) -> Stage:
+        return ToyStage(self, [edge // self.row for edge in (0, *borders[0])[first : stop + 1]])
 
     def process(self, unit: Unit, items: float, parameters: Mapping[str, Array]) -> Updates:
         whole = ToyStage(self, [0, LAYERS])
-        whole.use([parameters[NAME].reshape(-1)])
+        whole.use([(parameters[NAME].reshape(-1), parameters[SEEN].reshape(-1))])
         output = whole.forward(unit, items, (), defer=False)
         whole.backward(unit, ())
-        (update,) = whole.updates(unit)
-        return Updates({NAME: update.reshape(LAYERS, self.row)}, output.loss, output.examples)
+        ((update, seen),) = whole.updates(unit)
+        tables = {NAME: update.reshape(LAYERS, self.row), SEEN: seen.reshape(LAYERS, WIDTH)}
+        return Updates(tables, output.loss, output.examples)
 
 
 def counters(block: Array, units: int) -> Array:
@@ -81,22 +89,25 @@ class ToyStage:
     def __init__(self, toy: StagedToy, edges: Sequence[int]) -> None:
         self._toy, self._edges = toy, list(edges)
         self._weights: list[Array] = []  # by layer
+        self._seen = np.empty((0, WIDTH))  # by layer
         self._of: dict[Unit, list[Array]] = {}  # the weights of a unit's forward
         self._inputs: dict[Unit, list[Array]] = {}  # of each layer, and what the last one returns
+        self._changes: dict[Unit, Array] = {}  # of what was seen
         self._updates: dict[Unit, list[Array]] = {}
         self._later: dict[Unit, bool] = {}
 
-    def use(self, blocks: Sequence[Array]) -> None:
-        rows = np.concatenate([block.reshape(-1, self._toy.row) for block in blocks])
+    def use(self, blocks: Sequence[tuple[Array, ...]]) -> None:
+        rows = np.concatenate([block.reshape(-1, self._toy.row) for block, _ in blocks])
+        self._seen = np.concatenate([block.reshape(-1, WIDTH) for _, block in blocks])
         assert len(rows) == self._edges[-1] - self._edges[0], (rows.shape, self._edges)
         self._weights = [row[:WIDTH].copy() for row in rows]
 
-    def overwrite(self, blocks: Sequence[Array]) -> None:
+    def overwrite(self, blocks: Sequence[tuple[Array, ...]]) -> None:
         self.use(blocks)
         self._of = dict.fromkeys(self._of, self._weights)
 
     def forget(self) -> None:
-        for kept in (self._of, self._inputs, self._updates, self._later):
+        for kept in (self._of, self._inputs, self._changes, self._updates, self._later):
             kept.clear()
 
     def forward(self, unit: Unit, items: float, incoming: Sequence[Wire], *, defer: bool) -> StageOutput:
@@ -107,6 +118,7 @@ class ToyStage:
             values.append(values[-1] * 0.8 + values[-1][::-1] * weights * 0.1)
         self._inputs[unit], self._later[unit] = values, defer
         self._of[unit] = self._weights
+        self._changes[unit] = (np.stack(values[:-1]) - self._seen) * (0.1 / self._toy.units)
         if self._edges[-1] < LAYERS:
             return StageOutput((Wire(values[-1], (1,)),))
         return StageOutput((), float(values[-1][0]) ** 2, 1)
@@ -127,6 +139,8 @@ class ToyStage:
         self._updates[unit] = [rows[a - first : b - first].reshape(-1) for a, b in pairwise(self._edges)]
         return [Wire(gradient, (1,))]
 
-    def updates(self, unit: Unit) -> list[Array]:
+    def updates(self, unit: Unit) -> list[tuple[Array, ...]]:
         del self._later[unit]
-        return self._updates.pop(unit)
+        changes, first = self._changes.pop(unit), self._edges[0]
+        seen = [changes[a - first : b - first].reshape(-1) for a, b in pairwise(self._edges)]
+        return list(zip(self._updates.pop(unit), seen, strict=True))

@@ -79,6 +79,11 @@ class FlatModule:
                 )
 
     @property
+    def spans_of_buffers(self) -> Mapping[str, tuple[TensorSpan, ...]]:
+        """By table, where the buffers lie in it."""
+        return {BUFFERS: self.buffers, COUNTERS: self.counters}
+
+    @property
     def elements(self) -> int:
         """Elements of the parameters' table, gaps included."""
         return self.spans[-1].end if self.spans else 0
@@ -175,22 +180,29 @@ class FlatModule:
                 continue
             now = self.values(table)
             start = before[table.name] if table.name == BUFFERS else np.rint(before[table.name])
-            is_same = now == start  # infinities too, whose difference is not a number
-            if is_same.all():
+            if (now == start).all():
                 continue
-            if not np.isfinite(start[~is_same]).all():
-                self._blame_infinite(start, is_same)
-            changes[table.name] = np.where(is_same, 0, (now - np.where(is_same, 0, start)) * share)
-            changes[table.name] = np.ascontiguousarray(changes[table.name], now.dtype)
+            changes[table.name] = share_of_change(now, start, share, self.spans_of_buffers[table.name])
         return changes
 
-    def _blame_infinite(self, start: Array, is_same: Array) -> None:
-        at = int(np.flatnonzero(~is_same & ~np.isfinite(start))[0])
-        name = next(span.name for span in self.buffers if span.start <= at < span.end)
+
+def share_of_change(
+    now: Array, before: Array, share: float, spans: Sequence[TensorSpan], start: int = 0
+) -> Array:
+    """(now - before) x share of the elements of a table of buffers from `start` on.
+
+    Raises InputError for a buffer that was infinite and is not any more: the mean of changes is not defined.
+    """
+    is_same = now == before  # infinities too, whose difference is not a number
+    if not np.isfinite(before[~is_same]).all():
+        at = start + int(np.flatnonzero(~is_same & ~np.isfinite(before))[0])
+        name = next(span.name for span in spans if span.start <= at < span.end)
         raise InputError(
             f"model.module: forward changed the buffer {name!r} from an infinite number to another, expected infinite "
             "numbers that stay: the next clock starts from the mean of the machines' changes"
         )
+    change = np.where(is_same, 0, (now - np.where(is_same, 0, before)) * share)
+    return np.ascontiguousarray(change, now.dtype)
 
 
 def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]:

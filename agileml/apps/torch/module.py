@@ -32,7 +32,7 @@ from agileml.apps.torch.names import ModuleConfig, called, loss_named
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
-from agileml.apps.torch.staged import StagedModule, staged_module
+from agileml.apps.torch.staged.staged_module import StagedModule, staged_module
 from agileml.apps.torch.step import TORCH, Stepper, seeded
 from agileml.apps.torch.trial import try_batches
 from agileml.apps.torch.units import StreamReady, UnitComputation
@@ -302,7 +302,7 @@ class TorchModule(Application):
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         if self.settings.is_staged:
-            return self._staged.whole_unit(units, items, parameters[PARAMETERS])
+            return self._staged.whole_unit(units, items, parameters)
         return self._computation.updates(units, items, parameters, ready)
 
     def use_threads(self, count: int) -> None:

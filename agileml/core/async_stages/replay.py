@@ -80,7 +80,7 @@ class StagesReplay:
     ) -> None:
         self._application, self._plan, self._rules, self._on_clock = application, plan, rules, on_clock
         self._tables = checked_tables(application)
-        self._layout = Layout(self._tables, len(plan.borders), borders=plan.borders)
+        self._layout = Layout(self._tables, len(plan.seconds), borders=plan.borders)
         self._work = UnitComputer(application, self._layout, parts)
         self._optimizer = optimizer
         start = initial_values(application, self._tables)

@@ -25,6 +25,8 @@ from agileml.core.protocol.messages import Crossing
 from agileml.core.stage.walk import StagePlace, StageRun, StageWalker, Step, Walk, new_run
 from straggler.coverage import members
 
+Blocks = tuple[Array, ...]  # of a partition, one of each table
+
 
 class AsyncStageWalker(StageWalker):
     """Takes the steps of this machine's stage. mode: which weights they read."""
@@ -36,7 +38,7 @@ class AsyncStageWalker(StageWalker):
         self._mode = mode
         self._epoch = self._first = -1  # of the steps under way, and their first clock
         self._end: int | None = None  # the clock that is not begun
-        self._versions: dict[int, list[Array]] = {}  # of the weights that this step or a later one reads
+        self._versions: dict[int, list[Blocks]] = {}  # of the weights that this step or a later one reads
 
     def walk(
         self,
@@ -52,7 +54,7 @@ class AsyncStageWalker(StageWalker):
             self._begin(job)
             stage.forget()
         started_s = now_s()
-        newest = [blocks(partition)[0] for partition in range(place.first, place.stop)]
+        newest = [blocks(partition) for partition in range(place.first, place.stop)]
         if self._mode is PipelineMode.NONE:
             stage.overwrite(newest)
         else:
@@ -64,7 +66,7 @@ class AsyncStageWalker(StageWalker):
         self._epoch, self._first, self._end = job.timeline, job.clock, None
         self._versions.clear()
 
-    def _read(self, clock: int, place: StagePlace, newest: list[Array]) -> list[Array]:
+    def _read(self, clock: int, place: StagePlace, newest: list[Blocks]) -> list[Blocks]:
         """The weights that the forward of a clock reads. newest: those that the stage has in the clock's step."""
         behind = place.behind_count
         self._versions[version_of(clock, self._first, lag_of(self._mode, behind))] = newest

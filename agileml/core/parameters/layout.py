@@ -68,8 +68,8 @@ class Layout:
     """The block of each table in each partition.
 
     A partition holds one block per table, in the order of `tables`: of a dense table a vector of elements,
-    of a sparse table a matrix of whole rows. Blocks may be empty. `borders`: where the partitions of the only table,
-    a dense one, end; by default they are even. `ends`: the same of some dense tables, by name.
+    of a sparse table a matrix of whole rows. Blocks may be empty. `borders`: for each table, all of them dense, where
+    the partitions end; by default they are even. `ends`: the same of some dense tables, by name.
 
     `gathers`: dense tables that units update lie in partition 0 alone if they are behind the first, a dense one. Then
     every other partition is final, and of use, with its part of the first table.
@@ -78,7 +78,7 @@ class Layout:
     tables: tuple[Table, ...]
     partitions: int
     gathers: bool = False
-    borders: tuple[int, ...] = ()
+    borders: tuple[tuple[int, ...], ...] = ()
     ends: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @cached_property
@@ -104,15 +104,14 @@ class Layout:
     def _cuts(self) -> list[list[int]]:
         is_gathered = self.gathers and not self.tables[0].sparse
         return [
-            self._cut(table, in_one=is_gathered and index > 0 and table.update is not Update.LOSS_SCALE)
+            [0, *self.borders[index]]
+            if self.borders
+            else self._cut(table, in_one=is_gathered and index > 0 and table.update is not Update.LOSS_SCALE)
             for index, table in enumerate(self.tables)
         ]
 
     def _cut(self, table: Table, *, in_one: bool) -> list[int]:
         n = self.partitions
-        if self.borders:
-            assert len(self.borders) == n and len(self.tables) == 1 and not table.sparse, self
-            return [0, *self.borders]
         for name, ends in self.ends:
             if name == table.name:
                 assert len(ends) == n and ends[-1] == table.rows * table.columns, (table, ends)

@@ -144,7 +144,7 @@ class StageWalker:
         for bundle in job.bundles:
             started_s = now_s()
             stage.forget()
-            stage.use([blocks(partition)[0] for partition in range(place.first, place.stop)])
+            stage.use([blocks(partition) for partition in range(place.first, place.stop)])
             run = new_run(job, place, stage)
             actions = _actions(place.stages, bundle.bit_count(), self._puts_off)[place.number]
             yield from self._bundle(run, bundle, actions)
@@ -206,7 +206,8 @@ class StageWalker:
         updates = run.stage.updates(self._work.unit(run.job.clock, number))
         for at, (fold, values) in enumerate(zip(run.folds, updates, strict=True)):
             sums = (loss, examples) if not run.place.before and not at else (0.0, 0)
-            fold.add(1 << number, Contribution((Dense(values),), *sums), given=True)
+            blocks = tuple(Dense(block) if block is not None else None for block in values)
+            fold.add(1 << number, Contribution(blocks, *sums), given=True)
 
 
 def new_run(job: Compute, place: StagePlace, stage: Stage) -> StageRun:

@@ -84,7 +84,7 @@ def the_limit_of_clocks_counts_as_empty(original, self, statuses):
     return bool(versions) and min(versions) >= self._control.limit
 
 
-@replaces(_is_torn, mode="stash", caught_by=56)
+@replaces(_is_torn, mode="stash", caught_by=28)
 def a_change_goes_on_from_stages_at_different_clocks(original, job, states):
     """The updates that some stages have are lost at others."""
     return False

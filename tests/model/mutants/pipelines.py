@@ -22,12 +22,11 @@ def an_activation_of_an_older_epoch_is_used(original, self, command):
 
 
 @replaces(StageWalker._count, mode="flush", caught_by=0)
-def a_gradient_is_counted_twice(original, self, run, unit, number):
+def a_gradient_is_counted_twice(original, self, run, number):
     """The first unit of a clock weighs double where its gradient came back."""
-    held = run.folds
-    original(self, run, unit, number)
-    if run.behind and number == 0:
-        for fold in held:
+    original(self, run, number)
+    if run.place.behind and number == 0:
+        for fold in run.folds:
             for block in fold.total().blocks if fold.counted == 1 else ():
                 block.values[:] += block.values
 
@@ -100,7 +99,7 @@ def a_drain_ends_when_all_have_heard_of_it(original, self, statuses):
     return all(status.is_paused for status in statuses)
 
 
-@replaces(StageLinks.adopt, mode="flush", caught_by=72)
+@replaces(StageLinks.adopt, mode="flush", caught_by=79)
 def every_stage_pauses_for_itself(original, self, view):
     """The stages stop after different clocks, and wait for each other."""
     original(self, view)

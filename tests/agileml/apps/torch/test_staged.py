@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import InputError, Settings, Unit
-from agileml.apps.torch.flat import PARAMETERS
+from agileml.apps.torch.flat import BUFFERS, COUNTERS
 from agileml.apps.torch.module import TorchModule
 from agileml.config.text import ConfigError
 
@@ -35,6 +35,20 @@ def network(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), Block(shared, dropout), Block(shared, dropout), nn.Linear(6, 3))
 
 
+def normed(dropout: float = 0.0) -> nn.Module:
+    """With running statistics in three layers, and a buffer that nothing changes."""
+    shared, last = nn.Linear(6, 6), nn.Linear(6, 3)
+    last.register_buffer("unused", torch.full((2,), 3.0))
+    first = nn.BatchNorm1d(6, affine=False)  # it has buffers alone
+    blocks = (
+        Block(shared, dropout),
+        nn.BatchNorm1d(6),
+        Block(shared, dropout),
+        nn.BatchNorm1d(6, momentum=0.3),
+    )
+    return nn.Sequential(first, *blocks, last)
+
+
 def made(build: Any = network, *, is_staged: bool = True, slices: int = 2, **model: Any) -> TorchModule:
     x = np.random.default_rng(0).normal(size=(ITEMS, 6)).astype(np.float32)
     y = np.arange(ITEMS) % 3
@@ -43,24 +57,32 @@ def made(build: Any = network, *, is_staged: bool = True, slices: int = 2, **mod
     return TorchModule(settings, build=build, dataset=((x, y), (x, y)))
 
 
-def start(module: TorchModule) -> np.ndarray:
-    return module.initial(module.tables()[0]).copy()
+def start(module: TorchModule) -> dict[str, np.ndarray]:
+    """Values of all tables, as after some clocks."""
+    found = {table.name: module.initial(table).copy() for table in module.tables()}
+    for name in found.keys() & {BUFFERS, COUNTERS}:
+        found[name] *= 3.0  # gaps stay zero
+    return found
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("build", [network, lambda: normed(0.3)], ids=["plain", "batch norm and dropout"])
 @pytest.mark.parametrize("defer", [False, True])
-def test_any_cut_has_the_bits_of_one_process(dropout: float, defer: bool) -> None:
-    module = made(lambda: network(dropout))
-    staged, parameters = module.stages(), start(module)
+def test_any_cut_has_the_bits_of_one_process(build: Any, defer: bool) -> None:
+    module = made(build)
+    staged, values = module.stages(), start(module)
     borders = staged.borders(64)
     unit, items = Unit(3, 1, 1, 2), module.load(1)
-    whole = module.process(unit, items, {PARAMETERS: parameters})
-    flat, count = parameters.reshape(-1), len(borders)
+    whole = module.process(unit, items, values)
+    count, names = len(borders[0]), list(values)
     for cuts in (cut for size in range(count) for cut in combinations(range(1, count), size)):
         ranges = list(pairwise((0, *cuts, count)))
         stages = [staged.stage(borders, first, stop) for first, stop in ranges]
         for stage, (first, stop) in zip(stages, ranges, strict=True):
-            stage.use([flat[a:b] for a, b in pairwise((0, *borders)[first : stop + 1])])
+            parts = [
+                [values[name].reshape(-1)[a:b] for a, b in pairwise((0, *ends)[first : stop + 1])]
+                for name, ends in zip(names, borders, strict=True)
+            ]
+            stage.use(list(zip(*parts, strict=True)))
         wires: Any = ()
         for stage in stages:
             output = stage.forward(unit, items, wires, defer=defer)
@@ -69,27 +91,46 @@ def test_any_cut_has_the_bits_of_one_process(dropout: float, defer: bool) -> Non
         back: Any = ()
         for stage in reversed(stages):
             back = stage.backward(unit, back)
-        blocks = [block for stage in stages for block in stage.updates(unit)]
-        np.testing.assert_array_equal(np.concatenate(blocks), whole.tables[PARAMETERS].reshape(-1))
+        blocks = [blocks for stage in stages for blocks in stage.updates(unit)]
+        for table, name in enumerate(names):
+            found = [of_table for each in blocks if (of_table := each[table]) is not None]
+            np.testing.assert_array_equal(np.concatenate(found), whole.tables[name].reshape(-1))
 
 
-def test_without_random_numbers_they_are_the_bits_of_data_parallelism() -> None:
-    staged, plain = made(), made(is_staged=False)
-    parameters, unit = start(staged), Unit(5, 0, 1, 2)
-    one = staged.process(unit, staged.load(0), {PARAMETERS: parameters})
-    other = plain.process(unit, plain.load(0), {PARAMETERS: parameters})
-    np.testing.assert_array_equal(one.tables[PARAMETERS], other.tables[PARAMETERS])
+@pytest.mark.parametrize("build", [network, normed])
+def test_without_random_numbers_they_are_the_bits_of_data_parallelism(build: Any) -> None:
+    staged, plain = made(build), made(build, is_staged=False)
+    values, unit = start(staged), Unit(5, 0, 1, 2)
+    one = staged.process(unit, staged.load(0), values)
+    other = plain.process(unit, plain.load(0), values)
+    assert one.tables.keys() == other.tables.keys() == values.keys()
+    for name in values:
+        np.testing.assert_array_equal(one.tables[name], other.tables[name])
     assert one.loss == other.loss
+
+
+def test_units_between_forward_and_backward_have_buffers_of_their_own() -> None:
+    module = made(normed)
+    (whole, values), units = (module.stages().stage(module.stages().borders(1), 0, 1), start(module)), 2
+    whole.use([tuple(table.reshape(-1) for table in values.values())])
+    for part in range(units):
+        whole.forward(Unit(0, 0, part, 2), module.load(0), (), defer=False)
+    for part in range(units):
+        unit = Unit(0, 0, part, 2)
+        whole.backward(unit, ())
+        alone = module.process(unit, module.load(0), values)
+        for block, name in zip(whole.updates(unit)[0], values, strict=True):
+            np.testing.assert_array_equal(block, alone.tables[name].reshape(-1))
 
 
 def test_the_plan_is_the_same_wherever_it_is_asked_and_no_longer_than_asked() -> None:
     staged = made().stages()
     plan = staged.plan(3)
     assert plan.borders == made().stages().borders(3)
-    assert len(plan.borders) == len(plan.seconds) == 3
-    assert plan.borders[-1] == staged.flat.elements
+    assert len(plan.borders[0]) == len(plan.seconds) == 3
+    assert plan.borders[0][-1] == staged.flat.elements
     assert min(plan.seconds) > 0
-    assert len(staged.borders(64)) == staged.most_partitions == 5
+    assert len(staged.borders(64)[0]) == staged.most_partitions == 5
 
 
 class Backwards(nn.Module):
@@ -99,6 +140,29 @@ class Backwards(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(x))
+
+
+class Forgetful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("calls", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1.0)
+        return self.linear(x) + self.calls
+
+
+class Crossed(nn.Module):
+    """Its layers have parameters in order, and buffers the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.late, self.early = nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(6, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.late(self.two(self.early(self.one(x))))
 
 
 class Choosy(nn.Module):
@@ -115,7 +179,11 @@ class Choosy(nn.Module):
     [
         (Backwards, "reads the parameter 'first.weight' before 'second.bias'"),
         (Choosy, "cannot be cut"),
-        (lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), "has the buffer '0.running_mean'"),
+        (Forgetful, "forward changes the buffer 'calls', expected only buffers that the state dict holds"),
+        (
+            Crossed,
+            "reads the buffer 'early.running_mean' before 'late.running_var', expected buffers in the order",
+        ),
     ],
 )
 def test_a_module_that_has_no_stages_is_one_sentence(build: Any, words: str) -> None:

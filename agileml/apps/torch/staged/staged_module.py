@@ -7,7 +7,7 @@ own partitions. Any cut has the bits of the whole module, dropout included.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from agileml.application import Array, InputError, StageOutput, StagePlan, Unit, Updates, Wire
-from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
+from agileml.apps.torch.flat import FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.names import ModuleConfig, loss_named
 from agileml.apps.torch.objective import Loss
+from agileml.apps.torch.staged.stage_buffers import StageBuffers
 from agileml.apps.torch.step import alone, in_turn, seeded
 from agileml.apps.torch.trial import placed_batch
 from agileml.config.text import ConfigError
@@ -55,6 +56,7 @@ class Microbatch:
         return tuple(inputs), target
 
 
+Borders = tuple[tuple[int, ...], ...]  # of each table, where the partitions end
 Read = Callable[[Unit, Any], Microbatch]  # a unit and its slice's items
 
 
@@ -62,12 +64,6 @@ class StagedModule:
     """The layers of a module, for microbatches like the example. Raises InputError for what cannot be in stages."""
 
     def __init__(self, flat: FlatModule, loss: Loss, read: Read, example: Microbatch, threads: int) -> None:
-        if flat.buffers or flat.counters:
-            name = (*flat.buffers, *flat.counters)[0].name
-            raise InputError(
-                f"pipeline: the module has the buffer {name!r}, expected none in its state dict: stages "
-                "do not exchange running statistics (batch norm)"
-            )
         if flat.row_parameters:
             raise InputError(
                 f"pipeline: the module has an embedding with sparse=True ({flat.row_parameters[0][0]}), expected "
@@ -80,11 +76,18 @@ class StagedModule:
                 self.traced: TracedModel = trace_model(flat.module, example.parts()[0])
         except StageError as error:
             raise InputError(f"pipeline: {error}") from None
-        if self.traced.changed:
+        held = {span.name for spans in flat.spans_of_buffers.values() for span in spans}
+        if lost := self.traced.changed - held:
             raise InputError(
-                f"pipeline: forward changes the buffer {min(self.traced.changed)!r}, expected none that changes"
+                f"pipeline: forward changes the buffer {min(lost)!r}, expected only buffers that the state dict holds: "
+                "others do not move with a stage"
             )
-        self._first_layer = _layer_of_spans(self.traced, flat.spans)
+        self._first_layer = _layers_of_spans(self.traced, self.traced.parameters, flat.spans)
+        changed = {node: name for node, name in self.traced.buffers.items() if name in self.traced.changed}
+        self._buffer_layers = {
+            table.name: _layers_of_spans(self.traced, changed, flat.spans_of_buffers[table.name])
+            for table in flat.tables()[1:]
+        }
         self._starts = [i for i, (a, b) in enumerate(pairwise(self._first_layer), 1) if a != b]
 
     @property
@@ -92,13 +95,19 @@ class StagedModule:
         """Groups of parameters between which the module can be cut."""
         return len(self._starts) + 1
 
-    def borders(self, most: int) -> tuple[int, ...]:
-        """The ends of the partitions in the parameters' table, at most so many: as even in groups as can be."""
+    def borders(self, most: int) -> Borders:
+        """The ends of the partitions in each table, at most so many: as even in groups of parameters as can be."""
         count = min(most, self.most_partitions)
         firsts = [0, *self._starts]
         begins = [firsts[p * len(firsts) // count] for p in range(count)]
         spans = self.flat.spans
-        return (*(spans[begin - 1].end for begin in begins[1:]), spans[-1].end)
+        found = (*(spans[begin - 1].end for begin in begins[1:]), spans[-1].end)
+        ends = self._layer_ends(found)
+        of_buffers = (
+            tuple(_end_before(self.flat.spans_of_buffers[name], layers, end) for end in ends)
+            for name, layers in self._buffer_layers.items()
+        )
+        return found, *of_buffers
 
     def plan(self, most: int, repeats: int = 3) -> StagePlan:
         """The partitions, and the seconds that their layers take here."""
@@ -115,30 +124,36 @@ class StagedModule:
                 repeats=repeats,
             )
         seconds = [layer.compute_s for layer in measured.layers]
-        ends = self._layer_ends(borders)
+        ends = self._layer_ends(borders[0])
         return StagePlan(borders, tuple(sum(seconds[a:b]) for a, b in pairwise((0, *ends))))
 
-    def stage(self, borders: Sequence[int], first: int, stop: int) -> TorchStage:
+    def stage(self, borders: Sequence[Sequence[int]], first: int, stop: int) -> TorchStage:
         """The stage that holds the partitions first .. stop - 1."""
-        ends = self._layer_ends(borders)
+        ends = self._layer_ends(borders[0])
         cuts = [end for end in (ends[first - 1] if first else 0, ends[stop - 1]) if end]
         places = cut(self.traced, sorted({*cuts, len(self.traced.layers)}))
-        return TorchStage(self, places[1 if first else 0], (0, *borders)[first : stop + 1], self._read)
+        edges = [(0, *each)[first : stop + 1] for each in borders]
+        return TorchStage(self, places[1 if first else 0], edges, self._read)
 
-    def whole_unit(self, units: Sequence[Unit], shares: Sequence[Any], parameters: Array) -> Updates:
+    def whole_unit(
+        self, units: Sequence[Unit], shares: Sequence[Any], parameters: Mapping[str, Array]
+    ) -> Updates:
         """A unit through all layers in one process: the bits of any number of stages."""
         assert len(units) == 1, "a pipeline is deterministic: units are added one by one"
         unit, items = units[0], shares[0]
         stage = self._whole
-        stage.use([parameters.reshape(-1)])
+        names = [table.name for table in self.flat.tables()]
+        stage.use([tuple(parameters[name].reshape(-1) for name in names)])
         output = stage.forward(unit, items, (), defer=False)
         stage.backward(unit, ())
-        (update,) = stage.updates(unit)
-        return Updates({PARAMETERS: update.reshape(1, -1)}, output.loss, output.examples)
+        (blocks,) = stage.updates(unit)
+        updates = zip(names, blocks, strict=True)
+        found = {name: block.reshape(1, -1) for name, block in updates if block is not None}
+        return Updates(found, output.loss, output.examples)
 
     @cached_property
     def _whole(self) -> TorchStage:
-        return self.stage((self.flat.elements,), 0, 1)
+        return self.stage(self.borders(1), 0, 1)
 
     def _layer_ends(self, borders: Sequence[int]) -> list[int]:
         """The layer behind the last one of each partition."""
@@ -152,20 +167,24 @@ class _UnderWay:
 
     kept: Pass
     share: float
+    buffers: list[tuple[Array | None, ...]]  # updates of each partition's
     own: list[Tensor | None]
 
 
 class TorchStage:
-    """Computes some layers of a module. `edges`: where its partitions begin in the table, and their end."""
+    """Computes some layers of a module. `edges`: where its partitions begin in each table, and their end."""
 
-    def __init__(self, module: StagedModule, code: StageCode, edges: Sequence[int], read: Read) -> None:
-        self.code, self.edges = code, list(edges)
+    def __init__(
+        self, module: StagedModule, code: StageCode, edges: Sequence[Sequence[int]], read: Read
+    ) -> None:
+        self.code, self.edges = code, list(edges[0])
+        self._buffers = StageBuffers(module.flat, module.traced, code, edges[1:])
         self._reads_items = bool(code.inputs) or code.is_last
         self._module, self._read = module, read
         self._compute = StageCompute(module.traced, code, loss=module.loss if code.is_last else None)
         spans = {span.name: span for span in module.flat.spans}
         self._spans = [spans.get(name) for name in code.parameters]
-        self._own = [s for s in module.flat.spans if edges[0] <= s.start < edges[-1]]
+        self._own = [s for s in module.flat.spans if self.edges[0] <= s.start < self.edges[-1]]
         self._weights: list[Tensor] = []
         self._memory: list[Array] | None = None  # of weights that are overwritten
         self._under_way: dict[Unit, _UnderWay] = {}
@@ -174,17 +193,23 @@ class TorchStage:
         """Forget units under way."""
         self._under_way.clear()
 
-    def overwrite(self, blocks: Sequence[Array]) -> None:
+    def overwrite(self, blocks: Sequence[tuple[Array, ...]]) -> None:
         """As `use`, but units under way go back with these: they lie where the ones before lay."""
         if self._memory is None:
-            self._memory = [np.array(block) for block in blocks]
-            self.use(self._memory)
-        for memory, block in zip(self._memory, blocks, strict=True):
+            self._memory = [np.array(block) for block, *_ in blocks]
+            self._point(self._memory)
+        for memory, (block, *_) in zip(self._memory, blocks, strict=True):
             memory[:] = block  # torch does not see it, so that autograd does not refuse what it saved
+        self._buffers.use([block[1:] for block in blocks])
 
-    def use(self, blocks: Sequence[Array]) -> None:
-        """Take the parameters of its partitions for the next forwards, one flat block each. Units under way go back
-        with those that they came with."""
+    def use(self, blocks: Sequence[tuple[Array, ...]]) -> None:
+        """Take parameters and buffers for the next forwards: of each partition a flat block of each table. Units under
+        way go back with the parameters that they came with."""
+        self._point([block for block, *_ in blocks])
+        self._buffers.use([block[1:] for block in blocks])
+
+    def _point(self, blocks: Sequence[Array]) -> None:
+        """Let the weights of the next forwards be views of the parameters' blocks."""
         tensors = [borrowed(block) for block in blocks]
         values = self._module.traced.values
         self._weights = []
@@ -205,8 +230,10 @@ class TorchStage:
             facts = self.code.incoming
             values = [_tensor(wire, fact) for wire, fact in zip(incoming, facts, strict=True)]
             targets = (target,) if self.code.is_last else ()
+            self._compute.buffers = self._buffers.fresh()
             kept = self._compute.forward(self._weights, values, inputs, targets, batch.key, defer=defer)
-            self._under_way[unit] = _UnderWay(kept, batch.share, [])
+            changes = self._buffers.changes(self._compute.buffers, batch.share)
+            self._under_way[unit] = _UnderWay(kept, batch.share, changes, [])
             if self.code.is_last:
                 return StageOutput((), float(kept.outgoing[0].detach()) * batch.items, batch.items)
             return StageOutput(tuple(_wire(value) for value in kept.outgoing))
@@ -223,8 +250,9 @@ class TorchStage:
             into, one.own = self._compute.backward(one.kept, roots)
             return [None if value is None else _wire(value) for value in into]
 
-    def updates(self, unit: Unit) -> list[Array]:
-        """The updates of a unit, one flat block for each partition; computes gradients that were put off."""
+    def updates(self, unit: Unit) -> list[tuple[Array | None, ...]]:
+        """The updates of a unit: of each partition a flat block of each table, None where no buffer changes. Computes
+        gradients that were put off."""
         with alone(self._module.threads):
             one = self._under_way.pop(unit)
             for place, gradient in self._compute.deferred(one.kept).items():
@@ -238,7 +266,7 @@ class TorchStage:
                     blocks[at][start : start + span.end - span.start] = -0.0
                 else:
                     blocks[at][start : start + span.stop - span.start].view(span.shape).copy_(gradient)
-            return [block.numpy() for block in blocks]
+            return [(block.numpy(), *own) for block, own in zip(blocks, one.buffers, strict=True)]
 
     def _place(self, span: TensorSpan) -> tuple[int, int]:
         """(partition of this stage, where the parameter begins in its block)."""
@@ -246,12 +274,15 @@ class TorchStage:
         return at, span.start - self.edges[at]
 
 
-def _layer_of_spans(traced: TracedModel, spans: Sequence[TensorSpan]) -> list[int]:
-    """The layer that reads each parameter first. Raises InputError where that is not their order in the table."""
+def _layers_of_spans(
+    traced: TracedModel, tensors: Mapping[fx.Node, str], spans: Sequence[TensorSpan]
+) -> list[int]:
+    """The layer that reads each parameter or buffer first; one that is not among `tensors` goes with the one before.
+    Raises InputError where that is not their order in the table."""
     where = {node: number for number, layer in enumerate(traced.layers) for node in layer.nodes}
     first = {
         name: min(where[user] for user in node.users if user in where)
-        for node, name in traced.parameters.items()
+        for node, name in tensors.items()
         if any(user in where for user in node.users)
     }
     found: list[int] = []
@@ -260,12 +291,19 @@ def _layer_of_spans(traced: TracedModel, spans: Sequence[TensorSpan]) -> list[in
         layer = first.get(span.name, last)
         if layer < last:
             assert before is not None
+            kind = "buffer" if span.name in traced.changed else "parameter"
             raise InputError(
-                f"pipeline: the forward reads the parameter {span.name!r} before {before.name!r}, expected parameters "
+                f"pipeline: the forward reads the {kind} {span.name!r} before {before.name!r}, expected {kind}s "
                 "in the order in which the module makes them: a stage holds neighbours"
             )
         found.append(layer)
     return found
+
+
+def _end_before(spans: Sequence[TensorSpan], layers: Sequence[int], end: int) -> int:
+    """Where the tensors of the layers before `end` end in their table."""
+    count = bisect_left(layers, end)
+    return spans[count - 1].end if count else 0
 
 
 def _wire(tensor: Tensor) -> Wire:
