@@ -32,7 +32,7 @@ def a_cut_is_named_where_nobody_meets(original, self, clock):
     return True
 
 
-@replaces(MinibatchShard.is_at, mode="elastic", caught_by=280)
+@replaces(MinibatchShard.is_at, mode="elastic", caught_by=29)
 def a_cut_lies_in_a_superstep(original, self, clock):
     """It has steps that were computed from what is in no cut, and that nobody deals again."""
     return self.version == clock
@@ -44,7 +44,7 @@ def the_log_of_steps_does_not_move(original, self, have=None):
     return replace(original(self, have), taken=())
 
 
-@replaces(StepLog.has_all, mode="elastic", caught_by=53)
+@replaces(StepLog.has_all, mode="elastic", caught_by=35)
 def a_cut_is_committed_without_its_log(original, self, partitions, steps):
     """Who goes back to it, or ends with it, does not know how it came about."""
     return True
