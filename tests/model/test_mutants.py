@@ -49,12 +49,20 @@ def test_the_rule_holds_again_afterwards():
 def test_a_replacement_that_does_not_fit_is_an_error_and_catches_nothing():
     with pytest.raises(AttributeError, match="no_such_name"):
         try_mutant(_misfit, seeds=1)
+    with pytest.raises(TypeError, match="_of_other_arguments"):
+        try_mutant(_of_other_arguments, seeds=1)
 
 
 @replaces(Server.push, mode="bsp")
 def _nothing_broken(original, *arguments, **named):
     """Nothing."""
     return original(*arguments, **named)
+
+
+@replaces(Server.push, mode="bsp")
+def _of_other_arguments(original, self):
+    """Nothing: it is not called as the engine calls its target."""
+    return original(self)
 
 
 @replaces(Server.push, mode="bsp")

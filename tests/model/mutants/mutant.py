@@ -56,13 +56,13 @@ class Mutant:
                 setattr(owner, name, self.target)
 
     def is_misfit(self, error: BaseException) -> bool:
-        """True when the replacement failed by itself: it does not fit the engine any more, so it proves nothing."""
+        """True when the replacement failed by itself, or could not be called: it does not fit the engine any more, so
+        it proves nothing."""
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        is_here = (
-            trace is not None and trace.tb_frame.f_code.co_filename == self.replacement.__code__.co_filename
-        )
+        own = self.replacement.__code__.co_filename, __file__
+        is_here = trace is not None and trace.tb_frame.f_code.co_filename in own
         return is_here and isinstance(error, AttributeError | NameError | TypeError)
 
 

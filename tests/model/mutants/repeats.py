@@ -16,10 +16,10 @@ from tests.model.mutants.mutant import replaces
 
 
 @replaces(Server.adopt, mode="bsp", caught_by=2, orderly=True)
-def a_view_forgets_who_asked_before_it_came(original, self, view):
+def a_view_forgets_who_asked_before_it_came(original, self, view, now_s):
     """A worker that had the view first waits until it asks again."""
     self._waiting.clear()
-    original(self, view)
+    original(self, view, now_s)
 
 
 @replaces(ChangeRun.unasked, mode="bsp", caught_by=105, orderly=True)
