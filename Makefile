@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv style check test test-all bench figures docs mutants demo clean
+.PHONY: venv style check test test-ray test-all bench figures docs mutants demo clean
 
 venv: $(STAMP)
 
@@ -32,6 +32,15 @@ test: style
 	$(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile --no-loadscope-reorder $(LONGEST) $$(grep -rl --include='test_*.py' "mark\.cluster" tests) > build/ray_tests.log 2>&1 & ray=$$!; \
 	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; \
 	wait $$types || tests=1; wait $$ray || tests=1; cat build/ray_tests.log; exit $$tests
+
+# The core of the tests with Ray (every fault in one run, submitted jobs) on another version of it: make test-ray RAY=2.54.1
+# The other packages are those of .venv: a path in a .pth file is searched last.
+test-ray: venv
+	@test -n "$(RAY)" || { echo "Name a version: make test-ray RAY=2.54.1"; exit 2; }
+	$(BIN)/python -m venv --clear --without-pip build/ray-$(RAY)
+	$(BIN)/python -c 'import site, sys; open(sys.argv[1], "w").write(site.getsitepackages()[0])' $$(echo build/ray-$(RAY)/lib/python3*/site-packages)/shared.pth
+	$(BIN)/python -m pip --python build/ray-$(RAY)/bin/python install --quiet --disable-pip-version-check --no-compile --no-deps ray==$(RAY)
+	PYTHONPATH=$(CURDIR) build/ray-$(RAY)/bin/python -m pytest -q -m "not slow" tests/faults/test_real_nodes.py tests/cluster/test_submit.py
 
 test-all: check
 	$(BIN)/pytest -q
