@@ -79,7 +79,11 @@ class MarketView:
     def _measured(self, t_s: float, event: EstimatesChanged) -> None:
         """nu of each type as a share of its nominal vCPUs, phi, lambda and sigma."""
         nominal = self._opened.nominal_vcpus if self._opened is not None else {}
-        speeds = {f"ν {kind} / {nominal[kind]}": nu / nominal[kind] for kind, nu in event.nu.items()}
+        speeds = {
+            f"ν {kind} / {nominal[kind]}": nu / nominal[kind]
+            for kind, nu in event.nu.items()
+            if kind in nominal
+        }
         for name, value in (speeds | {"φ": event.phi}).items():
             if value is not None:
                 self._speeds.setdefault(name, Series()).add(t_s, value)
