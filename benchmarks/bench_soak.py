@@ -319,7 +319,11 @@ def judge(soak: Soak, seconds: float) -> list[str]:
     print(f"log: {len(log)} events, {log_bytes / 1e6:.2f} MB, bound {bound / 1e6:.2f} MB")
     restarts = events_of(log, RunRestarted)
     outages = ", ".join(f"{s:.0f}" for s in soak.outages_s)
-    print(f"the head died {len(restarts)} times; seconds until clocks went on: {outages or '-'}")
+    print(
+        f"the head died {len(restarts)} times; seconds until clocks went on, where the plan killed it: {outages or '-'}"
+    )
+    for cause, times in Counter(each.cause for each in restarts).items():
+        print(f"  {times} x {cause}")
     is_same, clocks = same_bits(soak)
     left = len(orphans())
     print(f"{clocks} clocks, bits {'the same' if is_same else 'DIFFER'}, {left} processes left")
