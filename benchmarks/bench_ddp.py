@@ -185,15 +185,17 @@ class CpuClock:
 
 
 class Pair:
-    """Children that are told the same, two of them."""
+    """Children that are told the same, two of them. is_leaf: they have no children of their own."""
 
-    def __init__(self, target: Callable[..., None], *arguments: Any, world: int = WORLD) -> None:
+    def __init__(
+        self, target: Callable[..., None], *arguments: Any, world: int = WORLD, is_leaf: bool = True
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipes = []
         self.children = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            child = context.Process(target=target, args=(theirs, rank, *arguments), daemon=True)
+            child = context.Process(target=target, args=(theirs, rank, *arguments), daemon=is_leaf)
             child.start()
             theirs.close()
             self.pipes.append(ours)

@@ -30,8 +30,7 @@ import numpy as np
 import torch
 from bench_ddp import WARM_UP, WORLD, Engine, Pair, serve_machine, train
 from ddp_peer import Task, items
-from torch import Tensor
-from torch.utils.data import Dataset
+from slow_items import slow
 
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
@@ -43,31 +42,10 @@ EVALUATION_LIMIT, LOADER_LIMIT = 1.1, 1.05
 TASK = bench_ddp.TASKS["gpt"]
 
 
-class SlowItems(Dataset[Any]):
-    """Items of a task, each of which comes after `seconds`."""
-
-    def __init__(self, task: Task, seconds: float) -> None:
-        self._x, self._y = items(task, 0)
-        self._seconds = seconds
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        if self._seconds:
-            time.sleep(self._seconds)
-        return self._x[number], self._y[number]
-
-
 def with_test_items(task: Task) -> Any:
     """(train, test) of a task."""
     x, y = items(task, 0)
     return (x, y), (x[:TEST_ITEMS], y[:TEST_ITEMS])
-
-
-def slow(task: Task, seconds: float) -> Any:
-    """(train, no test) of a task whose items take some seconds."""
-    return SlowItems(task, seconds), None
 
 
 def forward_alone(pipe: Connection, rank: int) -> None:
@@ -136,7 +114,7 @@ def evaluation(rounds: int, clocks: int) -> None:
 
 def loader(rounds: int, clocks: int) -> None:
     """Slow items with and without a loader process, and items that are there at once, in turn."""
-    machines = Pair(serve_machine)
+    machines = Pair(serve_machine, is_leaf=False)
     ratios, bare, clock_s = [], [], []
     for _ in range(rounds):
         ready = measured(machines, partial(slow, TASK, 0.0), clocks, loader_processes=1)
