@@ -95,8 +95,6 @@ def submit(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     if job.market is not None:
-        if supervise:
-            raise typer.BadParameter("found --supervise with a market, expected one of them")
         from agileml.cli.market_preview import may_submit
 
         if not may_submit(job, yes=yes, can_ask=sys.stdin.isatty()):

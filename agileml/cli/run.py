@@ -130,7 +130,7 @@ def run(
         change_optimizer=change_optimizer,
         overwrite=overwrite,
         dry_run=dry_run,
-        yes=yes,
+        yes=yes or supervised,  # the supervisor has asked
         start=start,
     )
     raise typer.Exit(code)

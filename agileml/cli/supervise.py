@@ -38,11 +38,7 @@ def supervise(
 
     Raises BadParameter, FolderError, ConfigError.
     """
-    if job.market is not None:
-        raise typer.BadParameter(
-            "found --supervise with a market, expected one of them: the machines and the bill of a market belong "
-            "to the process that bought them"
-        )
+    from agileml.config.market import CloudMarketConfig
     from agileml.session.supervisor import Supervisor
 
     out, is_new = _folder(job, name, overwrite=overwrite)
@@ -58,7 +54,19 @@ def supervise(
     code = Supervisor(command, out, lambda: _newest_clock(places, base), say).run(most)
     if code == BAD_INPUT and is_new:
         _forget(out)
+    elif isinstance(job.market, CloudMarketConfig) and not _is_over(out):
+        say(
+            "its market may still hold machines: the same command goes on with them, "
+            f"{job.market.unless_continued}"
+        )
     return code
+
+
+def _is_over(out: Path) -> bool:
+    from agileml.runs.supervision import read_supervision
+
+    record = read_supervision(out)
+    return record is None or record.is_over
 
 
 def _folder(job: JobConfig, name: str, *, overwrite: bool) -> tuple[Path, bool]:

@@ -122,6 +122,7 @@ class CloudMarketConfig(MarketConfig):
     policy: str = "expected_cost"
     question: ClassVar[str]  # asked before anything is bought
     head: ClassVar[str]  # the cluster that machines join, for errors about a missing address
+    unless_continued: ClassVar[str]  # how machines are ended that a run holds which nobody goes on with
 
     @property
     def offered(self) -> Offered:
@@ -144,6 +145,7 @@ class Ec2MarketConfig(CloudMarketConfig, Site):
     rules: Literal["per_second", "per_second_paid"] = "per_second"
     question = "Buy machines on EC2?"
     head = "machines from EC2 join: auto on the head that `proteus aws up` made"
+    unless_continued = "or they are ended after market.orphan_after_s"
 
     @property
     def offered(self) -> Offered:
@@ -171,6 +173,7 @@ class KubernetesMarketConfig(CloudMarketConfig, PodSite):
     rules: Literal["per_second_paid"] = "per_second_paid"
     question = "Start pods of the RayCluster, and nodes for them?"
     head = "the pods join: auto in the RayCluster's head"
+    unless_continued = "or the RayCluster's next job takes them over"
 
     @property
     def offered(self) -> Offered:

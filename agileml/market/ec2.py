@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from types import TracebackType
 
 from agileml.config.market import Ec2MarketConfig
@@ -76,7 +77,7 @@ class Ec2Backend(JoinedCluster):
         """In the stack's bucket, beside that of the stack's other jobs."""
         return RiskKeeper(self._risk, self._setup.plan.name)
 
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+    def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
         """EC2, and Unix time."""
         self.clock.sleep = lambda seconds: pause(stopping, seconds)
         return self._cloud, self.clock

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from agileml.cluster.fleet import FleetEvent, Stopping
 from agileml.core.protocol.commands import Happened
-from agileml.errors import RunError
+from agileml.errors import RESTARTED_CODES, RunError
 from agileml.events.market import MarketLeftOpen
 from agileml.events.terms import Fault
 from agileml.market.bill import Bill, bill_of
@@ -19,8 +19,10 @@ from agileml.market.service import MarketBackend, NotGivenBackError, OpenMarket
 from agileml.market.setup import MarketSetup
 from agileml.market.trainer import MarketTime, RunTrainer
 from agileml.runs.folder import MARKET, RunFolder
+from agileml.runs.supervision import read_supervision
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.journal import Closing, Journal, JournalError
+from bidbrain.live.state import JobState
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,11 @@ class Settlement:
 class MarketFleet:
     """Machines come and go as BidBrain decides. `attach` it to the run's folder before the first `poll`."""
 
-    def __init__(self, setup: MarketSetup, backend: MarketBackend, *, clocks: int, reliable: int) -> None:
-        self._setup, self._backend, self._clocks = setup, backend, clocks
+    def __init__(
+        self, setup: MarketSetup, backend: MarketBackend, *, clocks: int, reliable: int, completed: int = 0
+    ) -> None:
+        """completed: clocks that an earlier process of the run has done."""
+        self._setup, self._backend, self._clocks, self._completed = setup, backend, clocks, completed
         self.expected = max(backend.warm, reliable)
         self._stack = ExitStack()
         self._started: set[str] = set()
@@ -50,8 +55,10 @@ class MarketFleet:
             clocks=clocks,
             work_vcpu_s=setting.job.work_vcpu_s,
             speeds=setup.pacing.speeds,
+            completed=completed,
         )
         self._finished = False
+        self._is_supervised = False
         self.settlement: Settlement | None = None
         self.left = ""  # why instances may be left, or why there is no bill; empty: neither
 
@@ -76,6 +83,7 @@ class MarketFleet:
         except JournalError as error:
             raise RunError(str(error)) from None
         self._folder = folder
+        self._is_supervised = read_supervision(folder.path) is not None
 
     def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
         """See `fleet.Fleet.runtime_env`."""
@@ -87,14 +95,36 @@ class MarketFleet:
         if self._market is not None:
             self._market.raise_problem()
         elif len(self._started) >= self._backend.warm:
-            assert self._journal is not None
-            assert self._folder is not None
-            self._market = OpenMarket(self._setup, self._backend, self.trainer, self._journal, self._folder)
-            self._market.start()
+            self._market = self._open()
         events = self.trainer.events()
-        if not self.trainer.has_begun and any(isinstance(event, Stopping) for event in events):
-            raise RunError("market: the job ends before its first clock, there is no result")
+        if self._market is not None and not self.trainer.has_begun:
+            state = self._market.state
+            if state.closed is not None or any(isinstance(event, Stopping) for event in events):
+                raise RunError(self._without_result(state))
         return events
+
+    @property
+    def _was_open(self) -> bool:
+        """Whether an earlier process of the run has opened the market."""
+        return self._journal is not None and bool(self._journal.records)
+
+    def _open(self) -> OpenMarket:
+        assert self._journal is not None
+        assert self._folder is not None
+        market = OpenMarket(self._setup, self._backend, self.trainer, self._journal, self._folder)
+        market.start()
+        return market
+
+    def _without_result(self, state: JobState) -> str:
+        """The sentence of a job that the market ends before a clock is done."""
+        ends = state.closing or state.draining
+        why = "" if ends is None else f" ({ends.reason})"
+        if not self._completed:
+            return f"market: the job ends before its first clock{why}, there is no result"
+        return (
+            f"market: the job ends before another clock{why}; it has no result, but its checkpoint of clock "
+            f"{self._completed} stays, and --resume goes on from it"
+        )
 
     def check_head(self) -> None:
         """See `fleet.Fleet.check_head`."""
@@ -168,9 +198,15 @@ class MarketFleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give every instance back, however the run ended; then end the cluster."""
+        """Give every instance back, however the run ended, unless it begins again; then end the cluster."""
         try:
             self.trainer.part()
+            if self._begins_again(error):
+                if self._market is not None:
+                    self._market.suspend()
+                return
+            if self._market is None and self._was_open:
+                self._market = self._open()  # an earlier process of the run may have left instances
             if self._market is not None:
                 reason = "the run was told to stop" if error is None else f"the run ended: {_sentence(error)}"
                 closing = self._market.close(None if self._finished else reason)
@@ -182,6 +218,10 @@ class MarketFleet:
             self._say_left(f"market: its bill could not be written: {problem}")
         finally:
             self._stack.close()
+
+    def _begins_again(self, error: BaseException | None) -> bool:
+        """Whether the run's supervisor starts it again after this error, which a checkpoint cures."""
+        return self._is_supervised and isinstance(error, RunError) and error.exit_code in RESTARTED_CODES
 
     def _say_left(self, sentence: str) -> None:
         assert self._folder is not None

@@ -55,7 +55,7 @@ class KubernetesBackend(JoinedCluster):
         """In the head's home folder: it outlives jobs, and the head where that folder is a volume."""
         return RiskKeeper(FolderObjects(Path.home() / RISK), self._setup.plan.name)
 
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+    def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
         """The RayCluster, and Unix time."""
         self.clock.wait_s = LOOK_S
         self.clock.sleep = lambda seconds: pause(stopping, seconds)

@@ -6,7 +6,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from agileml.events.market import (
@@ -90,6 +90,17 @@ class MarketLog:
     def of(self, journal: Log) -> Log:
         """A journal that appends to `journal` and writes each record as an event too."""
         return _LoggedJournal(journal, self.tell)
+
+    def recall(self, records: Iterable[Record]) -> None:
+        """Take up what an earlier process of the run has written."""
+        for record in records:
+            match record:
+                case Decided() if record.steps:
+                    self.decision = record.reason
+                case Ordered():
+                    self._ordered[record.order] = record
+                case Troubled():
+                    self._troubles = record.sentences
 
     def tell(self, record: Record) -> None:
         """Write a record of the journal as an event of the run."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from agileml.cluster.fleet import check_head
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
 from agileml.config.market import LocalMarketConfig
+from agileml.errors import RunError
 from agileml.market.nodes import PrestartedNodes
 from agileml.market.service import pause
 from agileml.market.setup import MarketSetup
@@ -18,6 +21,7 @@ from agileml.process.spec import variables_here
 from bidbrain.live.cloud import Cloud
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.replay import MarketClock, Replay, Warnings
+from bidbrain.live.replay_book import ReplayBook, ReplayBookError
 
 POLL_S = 0.1  # between two looks of the service; at speed 120 that is 12 s of its market
 LEAVE_S = 3.0
@@ -31,6 +35,7 @@ class PlayedBackend:
     def __init__(self, setup: MarketSetup, config: JobConfig) -> None:
         assert isinstance(config.market, LocalMarketConfig)
         self._setup, self._market = setup, config.market
+        self._book: ReplayBook | None = None
         self._cluster = LocalCluster(
             variables=variables_here(config), orphan_after_s=config.market.orphan_after_s
         )
@@ -64,6 +69,8 @@ class PlayedBackend:
         self.nodes.stop_warming()
         self._cluster.shutdown()
         self.nodes.join()
+        if self._book is not None:
+            self._book.close()
 
     def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:
         """See `fleet.Fleet.runtime_env`."""
@@ -76,11 +83,14 @@ class PlayedBackend:
     def risk_keeper(self) -> None:
         """Nowhere: the next run plays the same market, and would know its future."""
 
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
-        """The market and its clock, which starts now."""
+    def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
+        """The market and its clock, which starts now, or goes on where the book in `folder` began it."""
         market = self._market
-        clock = MarketClock(
-            self._setup.start_s, market.speed, POLL_S, sleep=lambda seconds: pause(stopping, seconds)
-        )
+        try:
+            self._book = ReplayBook(folder)
+        except ReplayBookError as error:
+            raise RunError(f"market: {error}") from None
+        start_s = self._book.time_s(self._setup.start_s, market.speed, time.time())
+        clock = MarketClock(start_s, market.speed, POLL_S, sleep=lambda seconds: pause(stopping, seconds))
         warnings = Warnings(market.notice_s, market.silent_share, market.seed)
-        return Replay(self._setup.plan.setting, clock.now_s, self.nodes, warnings), clock
+        return Replay(self._setup.plan.setting, clock.now_s, self.nodes, warnings, self._book), clock

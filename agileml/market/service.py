@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -66,8 +67,11 @@ class MarketBackend(Protocol):
     def check(self) -> None:
         """Raise HeadLostError if Ray's head has ended; calls to it would wait for a minute."""
 
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
-        """The market and its clock, which starts now and stops waiting once `stopping` is set."""
+    def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
+        """The market and its clock, which stops waiting once `stopping` is set.
+
+        folder: of the market in that of the run; a market that was opened there before goes on. Raises RunError.
+        """
 
     def risk_keeper(self) -> RiskKeeper | None:
         """Where risk outlives the job; None on a market whose time is not real."""
@@ -89,21 +93,27 @@ class OpenMarket:
         self._events = folder.events
         self._stopping = threading.Event()
         self._backend = backend
-        self._cloud, self.clock = backend.open(self._stopping)
+        self._cloud, self.clock = backend.open(self._stopping, self.folder)
+        self.log.recall(journal.records)
         self._journal = self.log.of(journal)
         self._plan, self._trainer = setup.plan, trainer
         self._failed_s: deque[float] = deque()
         self._outage = Outage()
         self._problem: tuple[str, str] | None = None
         self._reason: str | None = None
+        self._is_suspended = False
         self._service = self._new_service()
+        if not journal.records:
+            self._say_opened(setup)
+        self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
+
+    def _say_opened(self, setup: MarketSetup) -> None:
         hourly_usd = usd(float(setup.setting.baseline_micro_usd())) / setup.setting.job.hours
         self._events.write(
             MarketOpened(setup.start_s, setup.speed, setup.plan.scheme, setup.vcpus, hourly_usd)
         )
         for warning in setup.warnings:
             self._events.write(Warned(f"market: {warning}"))
-        self._thread = threading.Thread(target=self._serve, name="market", daemon=True)
 
     def _new_service(self) -> Service:
         ticking = _Ticking(self.clock, self._tell)
@@ -124,9 +134,11 @@ class OpenMarket:
         self._thread.start()
 
     def _serve(self) -> None:
-        while True:
+        while not self._is_suspended:
             try:
                 self._service.run()
+                return
+            except _SuspendedError:
                 return
             except CloudError as error:
                 if not self._may_wait_for(error) and self._has_failed_too_often():
@@ -162,6 +174,8 @@ class OpenMarket:
         return len(self._failed_s) > MOST_FAILURES
 
     def _tell(self) -> None:
+        if self._is_suspended:
+            raise _SuspendedError
         self._warn(self._outage.worked(time.monotonic()))
         now_s = self.clock.now_s()
         self.log.stand(now_s, self.state, self._cloud, self._trainer.report(now_s).measured)
@@ -170,6 +184,12 @@ class OpenMarket:
         """Raise RunError if the service cannot go on."""
         if self._problem is not None:
             raise RunError(*self._problem)
+
+    def suspend(self) -> None:
+        """Stop, and leave everything as it is: the run begins again, and its next process goes on from the journal."""
+        self._is_suspended = True
+        self._stopping.set()
+        self._thread.join(timeout=CLOSE_S)
 
     def close(self, reason: str | None) -> Closing:
         """Have the service give everything back. Raises NotGivenBackError.
@@ -202,6 +222,10 @@ def pause(stopping: threading.Event, seconds: float) -> None:
     """Sleep until the run ends; from then on at most 0.2 s at a time, so that no loop spins."""
     if stopping.wait(seconds):
         time.sleep(min(seconds, 0.2))
+
+
+class _SuspendedError(Exception):
+    """The service is to stop where it is."""
 
 
 class _Ticking:

@@ -32,6 +32,7 @@ from bidbrain.live.cloud import Cloud
 from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan
+from bidbrain.live.journal import Opened
 from bidbrain.live.replay import InstantLauncher
 from bidbrain.live.replay import Replay as ReplayedMarket
 from bidbrain.machines import UnknownTypeError, types_at
@@ -113,10 +114,11 @@ def on_demand_kind(instance_type: str) -> str:
     return f"{instance_type} on demand"
 
 
-def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
+def set_up(config: JobConfig, name: str, run: str, now_s: int, before: Opened | None = None) -> MarketSetup:
     """The set-up that `config.market` asks for.
 
-    run: makes the job's name unique on a cloud, where it starts at `now_s` (Unix time).
+    run: makes the job's name unique on a cloud, where it starts at `now_s` (Unix time). before: the job as an earlier
+    process of the run began it: name and start are those of then, so the market knows its instances.
 
     Raises ConfigError.
     """
@@ -124,7 +126,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
     assert market is not None
     with _users():
         if isinstance(market, CloudMarketConfig):
-            start_s, setting = now_s, _on_cloud(market, config, now_s)
+            start_s, setting = now_s if before is None else before.start_s, _on_cloud(market, config, now_s)
         elif isinstance(market, AvailabilityMarketConfig):
             start_s, setting = round(market.start_hours * HOUR_S), _of_pools(market, config)
         else:
@@ -158,7 +160,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int) -> MarketSetup:
         else f"{re.sub('[^A-Za-z0-9-]', '-', name)[:NAME_MOST]}-{run}"
     )
     plan = JobPlan(
-        job,
+        job if before is None else before.job,
         market.policy,
         live,
         scheme.live(live, start_s),

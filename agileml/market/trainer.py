@@ -55,7 +55,9 @@ class RunTrainer:
         clocks: int,
         work_vcpu_s: float,
         speeds: Mapping[str, float] | None = None,
+        completed: int = 0,
     ) -> None:
+        """completed: clocks that are done before the run begins, by an earlier process of it."""
         self._speeds = speeds or {}
         self._nodes, self._time, self._estimator = nodes, market_time, estimator
         self._clocks, self._work_vcpu_s = clocks, work_vcpu_s
@@ -69,7 +71,7 @@ class RunTrainer:
         self._instance_of: dict[str, str] = {}  # node -> instance id, for ever
         self._kinds: dict[str, str] = {}  # instance id -> type, for ever
         self._given_up: set[str] = set()  # instance ids
-        self._completed = 0
+        self._completed = completed
         self.has_begun = False  # the run has had instances to work on
         self._measured, self._measured_s = Measurements(), 0.0
         self._is_stopping = False

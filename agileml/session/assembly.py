@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from agileml.market.setup import MarketSetup
 
 
-def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
-    """Build the fleet that the config names. setup: of its market, if it has one.
+def fleet_for(spec: RunSpec, setup: MarketSetup | None = None, completed: int = 0) -> Fleet:
+    """Build the fleet that the config names. setup: of its market, if it has one. completed: clocks done before.
 
     Raises ClusterError when an address does not answer within 3 s, ConfigError, FolderError.
     """
@@ -30,9 +30,8 @@ def fleet_for(spec: RunSpec, setup: MarketSetup | None = None) -> Fleet:
         from agileml.market.fleet import MarketFleet
 
         config = spec.config
-        return MarketFleet(
-            setup, _backend(spec, setup), clocks=config.clocks, reliable=config.machines.reliable
-        )
+        sizes = {"clocks": config.clocks, "reliable": config.machines.reliable, "completed": completed}
+        return MarketFleet(setup, _backend(spec, setup), **sizes)
     from agileml.cluster.fleet import ExistingFleet, LocalFleet
     from agileml.cluster.ray_cluster import reach
 

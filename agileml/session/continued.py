@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
 from agileml.events.run import ClockDone, MembershipChanged, Process, RunRestarted
 from agileml.events.sums import ClocksDone
 from agileml.runs.event_log import EVENTS, iterate_events, read_backwards
-from agileml.runs.folder import RunFolder
+from agileml.runs.folder import MARKET, RunFolder
 from agileml.runs.supervision import Restart, read_supervision
+
+if TYPE_CHECKING:
+    from bidbrain.live.journal import Opened
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,20 @@ class Continued:
         supervision = read_supervision(folder)
         assert supervision is not None, "only supervised runs go on"
         return cls(folder, restart, len(supervision.restarts), clock or 0, epoch or 0)
+
+    def market(self) -> Opened | None:
+        """How the job of its market began; None: nothing has been bought yet. Raises RunError."""
+        from bidbrain.live.journal import JOURNAL, JournalError, Opened, read_journal
+
+        path = self.folder / MARKET / JOURNAL
+        if not path.is_file():
+            return None
+        try:
+            first = next(read_journal(path), None)
+        except JournalError as error:
+            raise RunError(str(error)) from None
+        assert first is None or isinstance(first, Opened), "a service writes this line first"
+        return first
 
     def reopened(self) -> RunFolder:
         """The folder with its log. Raises FolderError."""

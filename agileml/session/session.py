@@ -160,7 +160,8 @@ class _Session:
         """Set BidBrain up; on a played market also ask for a first decision. Raises ConfigError."""
         from agileml.market.setup import first_decision, set_up
 
-        setup = set_up(self.config, self.name, run, int(time.time()))
+        before = None if self.continued is None else self.continued.market()
+        setup = set_up(self.config, self.name, run, int(time.time()), before)
         if setup.is_played:
             with blame_user("decide() of the policy"):
                 first_decision(setup)  # compile the policy's code before the clock runs
@@ -188,7 +189,8 @@ class _Session:
         if fleet is None:
             from agileml.session.assembly import fleet_for
 
-            fleet = fleet_for(self.spec, self.setup)  # try an address before anything is made
+            completed = 0 if self.continued is None else self.continued.restart.clock
+            fleet = fleet_for(self.spec, self.setup, completed)  # try an address before anything is made
         chosen = fleet
         with self.stop_signal:
             return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bidbrain.billing import Ending
 from bidbrain.live.cloud import EndedInstance, Instance
+from bidbrain.live.job import LiveJob
 from bidbrain.live.journal import Ended, HourPassed, Noticed, Stray, Worked
-from bidbrain.live.live_job import LiveJob
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 

@@ -1,14 +1,15 @@
-"""The parts of a live job beside its market: its plan, trainer, clock and journal."""
+"""A live job: its plan, market, trainer, clock and journal, and the state folded from the journal."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bidbrain.live.cloud import Instance, InstanceNotice
+from bidbrain.live.cloud import Cloud, Instance, InstanceNotice
 from bidbrain.live.decide import Measurements
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Record
+from bidbrain.live.state import JobState
 from bidbrain.policy.base import Policy
 from bidbrain.setting import Setting
 
@@ -87,3 +88,20 @@ class Log(Protocol):
     def records(self) -> tuple[Record, ...]: ...
 
     def append(self, record: Record) -> None: ...
+
+
+class LiveJob:
+    """The parts of a job that its service works with. Only `put` changes the state."""
+
+    def __init__(self, plan: JobPlan, cloud: Cloud, trainer: Trainer, time: Timekeeper, journal: Log) -> None:
+        self.plan = plan
+        self.cloud = cloud
+        self.trainer = trainer
+        self.time = time
+        self.state = JobState(plan.setting, journal.records)
+        self._journal = journal
+
+    def put(self, record: Record) -> None:
+        """Journal a record, and apply it to the state."""
+        self._journal.append(record)
+        self.state.apply(record)

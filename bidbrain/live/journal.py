@@ -7,8 +7,6 @@ the journal (`JobState.ledger`); nothing else is stored, and no secrets.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +17,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
+from bidbrain.line_file import LineFile
 from bidbrain.live.cloud import Instance, InstanceNotice
+
+JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
@@ -275,39 +276,23 @@ class Journal:
     """The file `journal.jsonl` of a folder, locked. A context manager; raises JournalError."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "journal.jsonl"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self.path = folder / JOURNAL
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = LineFile(self.path)
         except BlockingIOError:
-            os.close(self._file)
             raise JournalError(f"{self.path}: another service runs this job; stop it first") from None
         try:
-            self.records = tuple(self._read())
+            self.records = tuple(_parsed(self._file.lines, self.path))
         except JournalError:
-            os.close(self._file)
+            self._file.close()
             raise
-
-    def _read(self) -> Iterator[Record]:
-        data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # the writer died inside a line, before acting on it
-            os.ftruncate(self._file, whole)
-            os.fsync(self._file)
-        yield from _parsed(data[:whole], self.path)
 
     def append(self, record: Record) -> None:
         """Add a record; it is on disk when this returns."""
-        data = memoryview(show(record))
-        while data:
-            data = data[os.write(self._file, data) :]
-        os.fsync(self._file)
+        self._file.append(show(record))
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -30,6 +30,7 @@ from bidbrain.live.cloud import (
     Quotes,
     RefusedError,
 )
+from bidbrain.live.replay_book import Over, ReplayBook, Sold
 from bidbrain.policy.base import Phase
 from bidbrain.setting import ON_DEMAND_ZONE, Setting
 from bidbrain.simulate.exchange import exchange_of
@@ -109,13 +110,19 @@ class _Lot:
 
 
 class Replay:
-    """A market for one job. Like a real one, it outlives the service that drives it."""
+    """A market for one job. Like a real one, it outlives the service that drives it; with a book, the process too."""
 
     together = True
 
     def __init__(
-        self, setting: Setting, now_s: Callable[[], int], launcher: Launcher, warnings: Warnings | None = None
+        self,
+        setting: Setting,
+        now_s: Callable[[], int],
+        launcher: Launcher,
+        warnings: Warnings | None = None,
+        book: ReplayBook | None = None,
     ) -> None:
+        """book: what was bought and ended so far; instances that are held by it are started again."""
         self._setting = setting
         self._exchange = exchange_of(setting)
         self._now_s = now_s
@@ -125,6 +132,21 @@ class Replay:
         self._ended: dict[str, EndedInstance] = {}
         self._played_s = now_s()
         self.purchases: list[str] = []  # tokens, once per purchase
+        self._book = book
+        if book is not None and book.entries:
+            self._go_on(book)
+
+    def _go_on(self, book: ReplayBook) -> None:
+        """Take up what a book says, evict what the market has taken since, and start what is left."""
+        for entry in book.entries:
+            match entry:
+                case Sold(at_s, order):
+                    self._sell(order, at_s)
+                case Over(at_s, instances, ending):
+                    self._note_end(instances, at_s, ending)
+            self._played_s = entry.at_s
+        for instance in self.held():
+            self._launcher.start(instance)
 
     @property
     def end_s(self) -> int:
@@ -158,27 +180,32 @@ class Replay:
         return self._exchange.price(market, at_s)
 
     def acquire(self, order: Order) -> tuple[Instance, ...]:
-        self._play()
+        now_s = self._play()
         if order.token in self._lots:
             return self._lots[order.token].instances
-        now_s = self._now_s()
         if now_s >= self.end_s:
             self.quotes(now_s)
-        allocation = self._allocation(order, now_s)
-        if not order.on_demand and not self._exchange.grants(allocation, self._spot(), now_s):
+        if not order.on_demand and not self._exchange.grants(
+            self._allocation(order, now_s), self._spot(), now_s
+        ):
             if self._setting.pools:
                 raise CapacityError(f"{order.market} has no room for {order.instances} instances")
             price = self._exchange.price(order.market, now_s)
             raise RefusedError(f"the price of {order.market}, {price / 1e6:g} $/h, is above the bid")
-        instances = tuple(
-            Instance(f"{order.token}-{i}", order.token, order.market, now_s) for i in range(order.instances)
-        )
-        self._lots[order.token] = _Lot(
-            order, allocation, instances, {instance.instance_id for instance in instances}
-        )
-        self.purchases.append(order.token)
+        if self._book is not None:
+            self._book.write(Sold(now_s, order))
+        instances = self._sell(order, now_s)
         for instance in instances:
             self._launcher.start(instance)
+        return instances
+
+    def _sell(self, order: Order, at_s: int) -> tuple[Instance, ...]:
+        instances = tuple(
+            Instance(f"{order.token}-{i}", order.token, order.market, at_s) for i in range(order.instances)
+        )
+        live = {instance.instance_id for instance in instances}
+        self._lots[order.token] = _Lot(order, self._allocation(order, at_s), instances, live)
+        self.purchases.append(order.token)
         return instances
 
     def _allocation(self, order: Order, now_s: int) -> Allocation:
@@ -187,8 +214,8 @@ class Replay:
         return Allocation(*what, Phase.HELD, now_s, hour, now_s, order.on_demand)
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
-        self._play()
-        self._end(instance_ids, self._now_s(), Ending.TERMINATED)
+        now_s = self._play()
+        self._end(instance_ids, now_s, Ending.TERMINATED)
 
     def held(self) -> tuple[Instance, ...]:
         self._play()
@@ -226,21 +253,31 @@ class Replay:
         """Spot allocations that the market may evict, in order of acquisition."""
         return [lot.allocation for lot in self._lots.values() if lot.live and not lot.order.on_demand]
 
-    def _play(self) -> None:
-        """Evict the instances that the market has taken by now."""
+    def _play(self) -> int:
+        """Evict the instances that the market has taken by now; returns now, which no eviction is missing before."""
         now_s = self._now_s()
         while (at_s := self._exchange.next_eviction_s(self._spot(), self._played_s)) <= now_s:
             victims = self._exchange.taken_back(self._spot(), at_s)
-            for lot in self._lots.values():
-                if lot.allocation in victims:
-                    self._end(tuple(lot.live), at_s, Ending.EVICTED)
+            lots = [lot for lot in self._lots.values() if lot.allocation in victims]
+            self._end(
+                tuple(instance_id for lot in lots for instance_id in sorted(lot.live)), at_s, Ending.EVICTED
+            )
             self._played_s = at_s
         self._played_s = now_s
+        return now_s
 
     def _end(self, instance_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
-        wanted = set(instance_ids)
+        live = {instance_id for lot in self._lots.values() for instance_id in lot.live}
+        over = tuple(instance_id for instance_id in instance_ids if instance_id in live)
+        if not over:
+            return
+        if self._book is not None:
+            self._book.write(Over(at_s, over, ending))
+        self._note_end(over, at_s, ending)
+        for instance_id in over:
+            self._launcher.kill(instance_id)
+
+    def _note_end(self, instance_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
         for lot in self._lots.values():
-            for instance_id in sorted(lot.live & wanted):
-                lot.live.discard(instance_id)
-                self._ended[instance_id] = EndedInstance(instance_id, at_s, ending)
-                self._launcher.kill(instance_id)
+            lot.live.difference_update(instance_ids)
+        self._ended |= {each: EndedInstance(each, at_s, ending) for each in instance_ids}

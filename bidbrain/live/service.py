@@ -28,6 +28,7 @@ from bidbrain.live.job import (
     EXIT_MARKET_CLOSED,
     EXIT_STOPPED,
     JobPlan,
+    LiveJob,
     Log,
     Timekeeper,
     Trainer,
@@ -41,7 +42,6 @@ from bidbrain.live.journal import (
     Troubled,
 )
 from bidbrain.live.keeping import RiskKeeper
-from bidbrain.live.live_job import LiveJob
 from bidbrain.live.steps import LATE_S, RETRY_S, DecisionSteps
 from bidbrain.live.troubles import TroubleWatch
 from bidbrain.policy.base import Phase

@@ -7,6 +7,7 @@ from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import MarketClosedError, RefusedError, UnknownOutcomeError
 from bidbrain.live.decide import allowed, allowed_on_demand
 from bidbrain.live.held import HeldInstances
+from bidbrain.live.job import LiveJob
 from bidbrain.live.journal import (
     Answered,
     Buy,
@@ -19,7 +20,6 @@ from bidbrain.live.journal import (
     Ordered,
     Passed,
 )
-from bidbrain.live.live_job import LiveJob
 from bidbrain.live.state import Pending
 from bidbrain.live.troubles import TroubleWatch
 from bidbrain.policy.base import Phase

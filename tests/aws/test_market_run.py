@@ -24,6 +24,7 @@ from bidbrain.aws.ec2 import Ec2, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.live.cloud import Cloud, Instance
 from bidbrain.live.job import EXIT_FINISHED, Timekeeper
+from bidbrain.live.journal import Opened
 from bidbrain.live.unix_clock import UnixClock
 from tests.agileml.market.market_rig import HELD, NODE_IP, InstantNodes, MarketRig, reference
 from tests.aws.layer import Ec2Layer
@@ -113,7 +114,7 @@ class MotoGround:
     def risk_keeper(self) -> None:
         return None
 
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+    def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
         clock = UnixClock()
         clock.sleep = lambda seconds: stopping.wait(min(0.2, seconds))
         return self._cloud, clock
@@ -172,6 +173,13 @@ def test_names_of_jobs_are_never_used_twice() -> None:
     assert isinstance(config.market, Ec2MarketConfig)
     first, second = (set_up(config, "my job", run, 1_800_000_000).plan.name for run in ("a1", "b2"))
     assert (first, second) == ("my-job-a1", "my-job-b2")
+
+
+def test_a_run_that_begins_again_is_the_same_job() -> None:
+    """By its name the buyer knows its machines; its deadline counts from the first start."""
+    before = Opened("my-job-a1", "expected_cost", 1_800_000_000)
+    plan = set_up(from_values(JOB), "my job", "b2", 1_800_000_600, before).plan
+    assert (plan.name, plan.start_s) == ("my-job-a1", 1_800_000_000)
 
 
 @pytest.mark.parametrize(

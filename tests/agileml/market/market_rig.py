@@ -190,7 +190,7 @@ class InstantBackend:
     def risk_keeper(self) -> None:
         return None
 
-    def open(self, stopping: threading.Event) -> tuple[Cloud, Timekeeper]:
+    def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
         market = self._config.market
         speed = market.speed  # type: ignore[union-attr]
         self.clock = MarketClock(self._setup.start_s, speed, 0.02, self.seconds, stopping.wait)

@@ -11,7 +11,7 @@ import pytest
 from agileml.cluster.ray_cluster import TieredNode
 from agileml.config.text import ConfigError
 from agileml.core.protocol.inputs import Stop
-from agileml.errors import RunError
+from agileml.errors import HeadLostError, RunError
 from agileml.events.market import (
     AllocationEnded,
     Billed,
@@ -25,10 +25,13 @@ from agileml.events.schema import Log, events_of
 from agileml.market import outage
 from agileml.market import service as market_service
 from agileml.market.setup import first_decision, set_up
-from agileml.runs.folder import REPORT
+from agileml.runs.folder import REPORT, RunFolder
+from agileml.runs.owner import this_process
+from agileml.runs.supervision import SUPERVISION, Supervision
 from bidbrain.accounts.ledger import EntryKind, read_ledgers
 from bidbrain.live.cloud import CloudError, Instance
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
+from bidbrain.live.journal import JOURNAL, Closed, Closing, Draining, read_journal
 from tests.agileml.market.market_rig import (
     HELD,
     InstantBackend,
@@ -393,3 +396,24 @@ def test_every_policy_for_a_running_job_finishes_it(tmp_path: Path) -> None:
         ).run()
         assert ran.settlement.closing.finished, policy
         assert ran.settlement.bill.differences == (), policy
+
+
+@pytest.mark.slow
+def test_a_head_that_dies_under_a_supervised_run_leaves_its_machines_held(tmp_path: Path) -> None:
+    """The next process of the run goes on with them: nothing is given back, and the service has stopped."""
+    rig = MarketRig(job(4000), tmp_path)
+    rig.backend.may_leave = True
+    RunFolder.write_text(rig.folder.path / SUPERVISION, Supervision(this_process(), 3).to_text())
+
+    def dies(clock: int) -> None:
+        if clock >= 20:
+            raise HeadLostError("the head is gone")
+
+    rig.on_clock = dies
+    with pytest.raises(HeadLostError):
+        rig.run()
+    assert rig.backend.market.held()
+    assert rig.fleet.settlement is None and not rig.fleet.left
+    records = read_journal(rig.folder.path / "market" / JOURNAL)
+    assert not any(isinstance(each, Draining | Closing | Closed) for each in records)
+    assert not any(thread.name == "market" for thread in threading.enumerate())
