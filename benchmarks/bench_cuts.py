@@ -35,7 +35,7 @@ OFTEN = 8  # clocks
 CUTS: dict[str, dict[str, Any]] = {
     "no cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
     "cuts, defaults": {},
-    f"a cut every {OFTEN} clocks": {"every_s": 1e-3, "max_clocks": OFTEN},
+    f"a cut every {OFTEN} clocks": {"every_s": 1e6, "max_clocks": OFTEN},
 }
 
 
