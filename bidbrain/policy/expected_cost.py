@@ -32,7 +32,7 @@ from bidbrain.policy.footprint import scaling_efficiency
 from bidbrain.policy.pool_model import Choices, Footprint, Terms
 from bidbrain.policy.pool_search import fill
 from bidbrain.risk.book import Hazard, RiskBook
-from bidbrain.setting import ON_DEMAND_ZONE, Setting
+from bidbrain.setting import ON_DEMAND_ZONE, Setting, Workload
 
 TICK_S = 300
 REVIEW_TICKS = 2  # what is held is weighed again this often
@@ -97,7 +97,7 @@ class ExpectedCost:
         choices, markets = self._choices(view, hazards, held, time_left_h)
         footprint = Footprint(terms, choices)
         size = view.job.vcpus
-        worth = self._worth(lateness, time_left_h)
+        worth = self._worth(view.job, lateness, time_left_h)
         if len(choices.pool):
             fill(footprint, size, view.job.cap_vcpus, max(1.0, view.job.cap_vcpus / MOST_STEPS), worth)
         judged = self._judge(spot, view, footprint, markets, held)
@@ -152,15 +152,16 @@ class ExpectedCost:
         table = np.array(rows, np.float64).reshape(-1, 6)
         return Choices(table[:, 0].astype(np.int64), *(table[:, i].copy() for i in range(1, 6))), which
 
-    def _worth(self, lateness: Lateness, time_left_h: float) -> float:
+    def _worth(self, job: Workload, lateness: Lateness, time_left_h: float) -> float:
         """The cost of work that is put off, beyond the job's own size; 0 without a deadline: it can wait.
 
         The on-demand price, by the chance that on-demand machines must do it: slack as long as the work makes it even.
+        They fill up to the cap, where each vCPU does less work than at the job's own size (phi), so the work costs more.
         """
         if lateness.slack_s is None:
             return 0.0
         chance = 1.0 / (1.0 + max(0.0, lateness.slack_s) / HOUR_S / time_left_h)
-        return self._on_demand * chance
+        return self._on_demand * chance / scaling_efficiency(job.cap_vcpus, job.vcpus, job.phi)
 
     def _lateness(
         self,

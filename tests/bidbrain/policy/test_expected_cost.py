@@ -153,6 +153,14 @@ def test_a_deadline_buys_on_demand_in_time_and_gives_it_back() -> None:
     assert released(ready) == 2
 
 
+def test_work_that_would_wait_costs_what_on_demand_machines_beyond_the_size_really_do() -> None:
+    # 32 vCPUs more at phi .6 cost .1 / 4 / .6 = .042 $ per work. On demand at the cap it is .05 $ / (51.2 / 64 of a
+    # vCPU) = .0625 $, by a chance of 1 / (1 + 3.5 h / 10 h) = .046 $: so they pay. With whole vCPUs it would be .037 $.
+    job = replace(JOB, cap=2.0, phi=0.6, deadline=1.0)
+    assert bought(decide(job, prices=(100_000, 190_000), now_s=0))[SAFE] == 64
+    assert bought(decide(job, prices=(120_000, 190_000), now_s=0))[SAFE] == 32
+
+
 def test_close_to_the_deadline_nothing_may_stop_the_job() -> None:
     decision = decide(replace(JOB, cap=1.0, deadline=1.2), held={SAFE: 8}, now_s=2 * 3600 + 60)
     assert "on-demand machines alone" in decision.reason
