@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from bidbrain.history.availability import Trace
+from bidbrain.history.prices import ON_DEMAND_ZONE as ON_DEMAND_ZONE
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import DAY_S, Interval
 from bidbrain.money import HOUR_S, rounded_ratio
@@ -14,8 +15,8 @@ from bidbrain.risk.book import Known
 from bidbrain.risk.eviction import DELTAS_MICRO_USD, EvictionTable
 from bidbrain.risk.recorded import known_from_pools, known_from_prices
 from bidbrain.risk.survival import SurvivalTable
+from bidbrain.traffic import Routes
 
-ON_DEMAND_ZONE = "on-demand"
 REFERENCE_VCPUS = 4
 RENEWAL_TRAINING_S = 30 * DAY_S
 
@@ -53,7 +54,8 @@ class Engine:
 class Workload:
     """Work of `vcpus` for `hours`, on at most cap_vcpus; each vCPU beyond `vcpus` counts phi.
 
-    deadline: a multiple of `hours`, for policies that keep deadlines.
+    deadline: a multiple of `hours`, for policies that keep deadlines. traffic_gb_per_h: what a machine sends and
+    receives.
     """
 
     vcpus: int = 512
@@ -62,6 +64,7 @@ class Workload:
     phi: float = 1.0
     deadline: float | None = None
     engine: Engine = field(default_factory=Engine)
+    traffic_gb_per_h: float = 0.0
 
     @cached_property
     def cap_vcpus(self) -> int:
@@ -137,6 +140,7 @@ class Setting:
     bidding: Bidding = field(default_factory=Bidding)
     rules: str = "hourly_2016"
     pools: tuple[Trace, ...] = ()
+    routes: Routes | None = None  # None: traffic is not paid
 
     @property
     def markets(self) -> tuple[Market, ...]:

@@ -12,12 +12,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from bidbrain.history.places import place_of
 from bidbrain.instants import DAY_S, Interval, show_instant
 
 Ints = npt.NDArray[np.int64]
 NEVER_S = 1 << 60
 HOLE_S = DAY_S
 DEFAULT_PRODUCT = "Linux/UNIX"
+ON_DEMAND_ZONE = "on-demand"
 
 
 @dataclass(frozen=True, order=True)
@@ -38,6 +40,12 @@ class Market:
     def __reduce__(self) -> tuple[type[Market], tuple[str, str, str]]:
         """Without the kept hash: the hashes of texts differ from process to process."""
         return Market, (self.instance_type, self.zone, self.product)
+
+    @property
+    def region(self) -> str:
+        """The region that the zone's name holds; empty: none."""
+        place = place_of(self.zone)
+        return "" if place is None else place.region
 
     def __str__(self) -> str:
         tail = "" if self.product == DEFAULT_PRODUCT else f"/{self.product}"

@@ -29,8 +29,8 @@ from bidbrain.policy.base import (
     next_tick_s,
 )
 from bidbrain.policy.footprint import scaling_efficiency
-from bidbrain.policy.pool_model import Choices, Footprint, Terms
-from bidbrain.policy.pool_search import fill
+from bidbrain.policy.pool_model import Choices, Footprint, Roads, Terms
+from bidbrain.policy.pool_search import least_footprint, without_dear
 from bidbrain.risk.book import Hazard, RiskBook
 from bidbrain.setting import ON_DEMAND_ZONE, Setting, Workload
 
@@ -95,11 +95,12 @@ class ExpectedCost:
         time_left_h = max(view.work_left_vcpu_s / max(1, view.job.vcpus) / HOUR_S, 1 / 60)
         held = _by_market([h for h in spot if h.number not in view.warned]) if view.warned else pools
         choices, markets = self._choices(view, hazards, held, time_left_h)
-        footprint = Footprint(terms, choices)
-        size = view.job.vcpus
         worth = self._worth(view.job, lateness, time_left_h)
-        if len(choices.pool):
-            fill(footprint, size, view.job.cap_vcpus, max(1.0, view.job.cap_vcpus / MOST_STEPS), worth)
+        cap = view.job.cap_vcpus
+        goal = (view.job.vcpus, cap, max(1.0, cap / MOST_STEPS), worth)
+        footprint = least_footprint(terms, choices, goal, [offer.market.region for offer, _ in markets])
+        dear = [math.inf if is_held else self._on_demand * offer.vcpus for offer, is_held in markets]
+        footprint = without_dear(footprint, dear)
         judged = self._judge(spot, view, footprint, markets, held)
         return self._act(now_s, view, judged, bought, _Plan(footprint, markets, lateness, hazards))
 
@@ -150,13 +151,27 @@ class ExpectedCost:
                 rows.append((pool, math.floor(cap / offer.vcpus), price, offer.nu, offer.vcpus, loss))
                 which.append((offer, False))
         table = np.array(rows, np.float64).reshape(-1, 6)
-        return Choices(table[:, 0].astype(np.int64), *(table[:, i].copy() for i in range(1, 6))), which
+        most, prices, nu, vcpus, losses = (table[:, i].copy() for i in range(1, 6))
+        roads = self._roads(view.job, [offer.market for offer, _ in which])
+        return Choices(table[:, 0].astype(np.int64), most, prices, nu, vcpus, losses, roads), which
+
+    def _roads(self, job: Workload, markets: list[Market]) -> Roads | None:
+        """Where the choices are, and what a machine's traffic costs from place to place; None: nothing."""
+        routes, reliable = self._setting.routes, self._setting.reliable
+        if routes is None or not job.traffic_gb_per_h or not markets:
+            return None
+        own = [routes.place(market) for market in markets]
+        places = sorted({routes.place(reliable.market), *own})
+        fixed = np.zeros(len(places))
+        fixed[places.index(routes.place(reliable.market))] = reliable.vcpus / reliable.vcpus_per_machine
+        index = np.array([places.index(place) for place in own], np.int64)
+        return Roads(index, job.traffic_gb_per_h * routes.matrix(places), fixed)
 
     def _worth(self, job: Workload, lateness: Lateness, time_left_h: float) -> float:
         """The cost of work that is put off, beyond the job's own size; 0 without a deadline: it can wait.
 
         The on-demand price, by the chance that on-demand machines must do it: slack as long as the work makes it even.
-        They fill up to the cap, where each vCPU does less work than at the job's own size (phi), so the work costs more.
+        They fill up to the cap, where a vCPU does less work than at the job's own size (phi), so the work costs more.
         """
         if lateness.slack_s is None:
             return 0.0
@@ -332,6 +347,8 @@ class ExpectedCost:
                 offer = best[1]
                 rate = 100 * plan.hazards.new[offer.market].per_node_h
                 words.append(f"{offer.market} first: {offer.price / 1e6:.4f} $/h, {rate:.1f}% lost per hour")
+        if traffic := plan.footprint.traffic:
+            words.append(f"traffic {traffic / 1e6:.4f} $/h")
         if math.isfinite(value):
             words.append(f"E {value / 1e6:.4f} $ per vCPU h")
         if plan.lateness.slack_s is not None:
@@ -350,10 +367,11 @@ class _Plan:
     hazards: Odds
 
     def cost(self, choice: int) -> float:
-        """Cost per useful work of one more machine alone: p / (nu (1 - loss x boot))."""
+        """Cost per useful work of one more machine: p / (nu (1 - loss x boot)), with its traffic in p."""
         choices, terms = self.footprint.choices, self.footprint.terms
         useful = choices.nu[choice] * (1.0 - choices.loss[choice] * (terms.boot_h + terms.lambda_h))
-        return float(choices.price[choice] / useful) if useful > 0 else math.inf
+        price = float(choices.price[choice]) + self.footprint.traffic_of_one_more(choice)
+        return price / useful if useful > 0 else math.inf
 
 
 def _by_market(holdings: Sequence[Holding]) -> dict[Market, list[Holding]]:

@@ -6,6 +6,11 @@ A machine is paid by the second and lost at its pool's rate; losses come in even
     W = F(V) (1 - lambda sum_i e_i) - boot sum_i e_i (F(V) - F(V - s_i))
     E = C / W
 
+With several zones, C has the price of traffic too: each machine sends and receives the same, with all others in equal
+shares, so machines of two zones a, b exchange m_a m_b / (N - 1) of what one moves, at the rate r_ab of their route:
+
+    C += sum_(a < b) m_a m_b r_ab / (N - 1)
+
 F: work per hour of a size (equation 4.3: phi beyond the job's own); e_i: events per hour of pool i; s_i: what an event
 of it takes at once. So a pool that goes as a whole is weighed as a whole: where phi < 1, spreading pays.
 Times in hours, prices in any one currency per hour, work in vCPU hours.
@@ -25,8 +30,20 @@ from numba.extending import register_jitable
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Columns = tuple[Ints, Floats, Floats, Floats, Floats, Floats, Ints, Floats]  # of Choices
+Pools = tuple[Floats, Floats, Floats, Floats]  # machines, losses and work per hour by pool, machines by place
 Figures = tuple[float, float, float, float, float, float, float, float]
 MOST_STOPPED = 0.95  # of the time: where evictions stop the job for longer, the model says nothing any more
+
+
+@dataclass(frozen=True)
+class Roads:
+    """The places of a fleet. place: index of each choice's; rates: cost per hour by two places if a machine's whole
+    traffic went between them; fixed: machines by place that are held anyway."""
+
+    place: Ints
+    rates: Floats
+    fixed: Floats
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,8 @@ class Choices:
     """The choices of a policy, an entry each: machines that are held already, or new ones of a pool.
 
     pool: index of its pool; most: machines there may be of it; price: per machine hour, with the share of a boot that a
-    new one pays; nu: work per hour of one; loss: losses per machine hour.
+    new one pays; nu: work per hour of one; loss: losses per machine hour. roads: where they are, and what traffic
+    between those places costs (None: all are in one place).
     """
 
     pool: Ints
@@ -43,11 +61,16 @@ class Choices:
     nu: Floats
     vcpus: Floats
     loss: Floats
+    roads: Roads | None = None
 
     @property
-    def arrays(self) -> tuple[Ints, Floats, Floats, Floats, Floats, Floats]:
+    def arrays(self) -> Columns:
         """All of them, in order, for the compiled loops."""
-        return self.pool, self.most, self.price, self.nu, self.vcpus, self.loss
+        if self.roads is None:
+            place, rates = np.zeros(len(self.pool), np.int64), np.zeros((1, 1))
+        else:
+            place, rates = self.roads.place, self.roads.rates
+        return self.pool, self.most, self.price, self.nu, self.vcpus, self.loss, place, rates
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,18 @@ def useful_work(whole: float, lambda_h: float, boot_h: float, events: float, tak
     return whole * (1.0 - min(MOST_STOPPED, lambda_h * events)) - boot_h * taken
 
 
+@register_jitable
+def carried_with(at: Floats, rates: Floats, place: int, more: float) -> float:
+    """The cost per hour of the traffic of `at` machines by place, and `more` of one of them."""
+    total, number, own = 0.0, more, 0.0
+    for one in range(len(at)):
+        number += at[one]
+        own += rates[place, one] * at[one]
+        for other in range(one):
+            total += rates[one, other] * at[one] * at[other]
+    return (total + more * own) / max(1.0, number - 1.0)
+
+
 @njit(cache=True)
 def footprint_value(
     figures: Figures, machines: Floats, lost: Floats, nu: Floats, vcpus: float, cost: float
@@ -127,8 +162,8 @@ def footprint_value(
 @njit(cache=True)
 def values_with_more(
     figures: Figures,
-    choices: tuple[Ints, Floats, Floats, Floats, Floats, Floats],
-    pools: tuple[Floats, Floats, Floats],
+    choices: Columns,
+    pools: Pools,
     vcpus: float,
     cost: float,
     more: Floats,
@@ -136,13 +171,20 @@ def values_with_more(
 ) -> None:
     """Fill values[i] with E of the footprint with more[i] machines of choice i; infinite where more[i] is 0.
 
-    pools: machines, losses and work per hour by pool, as for `footprint_value`.
+    pools: machines, losses and work per hour by pool, as for `footprint_value`, and machines by place. cost: without
+    traffic.
     """
     job_vcpus, phi, boot_h, lambda_h, correlation, _, fixed_nu, _ = figures
-    pool_of, _, price, nu_of, vcpus_of, loss = choices
-    machines, lost, nu = pools
+    pool_of, _, price, nu_of, vcpus_of, loss, place, rates = choices
+    machines, lost, nu, at = pools
     events, gone = np.empty(len(machines)), np.empty(len(machines))
     all_events = 0.0
+    there, crossing = at.sum(), 0.0
+    toward = np.zeros(len(at))
+    for here in range(len(at)):
+        for other in range(len(at)):
+            toward[here] += rates[here, other] * at[other]
+        crossing += 0.5 * toward[here] * at[here]
     used = np.flatnonzero(machines > 0.0)
     for pool in range(len(machines)):
         events[pool], share = events_and_share(machines[pool], lost[pool], correlation)
@@ -175,7 +217,8 @@ def values_with_more(
             taken - own_before + own_taken,
         )
         if useful > 0.0:
-            values[i] = (cost + more[i] * price[i]) / max(useful, 1e-300)
+            traffic = (crossing + more[i] * toward[place[i]]) / max(1.0, there + more[i] - 1.0)
+            values[i] = (cost + more[i] * price[i] + traffic) / max(useful, 1e-300)
 
 
 def cost_per_useful_work(terms: Terms, choices: Choices, counts: Floats) -> float:
@@ -186,13 +229,15 @@ def cost_per_useful_work(terms: Terms, choices: Choices, counts: Floats) -> floa
 class Footprint:
     """A footprint that machines are added to, with the sums that its E consists of.
 
-    counts: machines by choice. machines, lost, nu: by pool, their number, losses per hour and work per hour.
+    counts: machines by choice. machines, lost, nu: by pool, their number, losses per hour and work per hour. at:
+    machines by place. cost: per hour, without traffic.
     """
 
     def __init__(self, terms: Terms, choices: Choices, counts: Floats | None = None) -> None:
         self.terms, self.choices = terms, choices
         pools = int(choices.pool.max()) + 1 if len(choices.pool) else 0
         self.machines, self.lost, self.nu = np.zeros(pools), np.zeros(pools), np.zeros(pools)
+        self.at = np.zeros(1) if choices.roads is None else choices.roads.fixed.astype(np.float64)
         self.vcpus, self.cost = float(terms.fixed_vcpus), float(terms.fixed)
         if counts is None:
             self.counts = np.zeros(len(choices.pool))
@@ -201,19 +246,34 @@ class Footprint:
         np.add.at(self.machines, choices.pool, self.counts)
         np.add.at(self.lost, choices.pool, self.counts * choices.loss)
         np.add.at(self.nu, choices.pool, self.counts * choices.nu)
+        np.add.at(self.at, choices.arrays[6], self.counts)
         self.vcpus += float(self.counts @ choices.vcpus)
         self.cost += float(self.counts @ choices.price)
 
     @property
+    def pools(self) -> Pools:
+        """The sums by pool and by place, for the compiled loops."""
+        return self.machines, self.lost, self.nu, self.at
+
+    @property
+    def traffic(self) -> float:
+        """The cost of its traffic per hour."""
+        return float(carried_with(self.at, self.choices.arrays[7], 0, 0.0))
+
+    def traffic_of_one_more(self, choice: int) -> float:
+        """What the traffic costs more per hour with one more machine of a choice."""
+        place = int(self.choices.arrays[6][choice])
+        return float(carried_with(self.at, self.choices.arrays[7], place, 1.0)) - self.traffic
+
+    @property
     def value(self) -> float:
         """E of the footprint."""
-        return float(
-            footprint_value(self.terms.figures, self.machines, self.lost, self.nu, self.vcpus, self.cost)
-        )
+        cost = self.cost + self.traffic
+        return float(footprint_value(self.terms.figures, self.machines, self.lost, self.nu, self.vcpus, cost))
 
     def values_with(self, more: Floats) -> Floats:
         """E of the footprint with `more` machines of one choice, for each choice."""
         values = np.empty(len(self.choices.pool))
-        pools = (self.machines, self.lost, self.nu)
-        values_with_more(self.terms.figures, self.choices.arrays, pools, self.vcpus, self.cost, more, values)
+        figures, choices = self.terms.figures, self.choices.arrays
+        values_with_more(figures, choices, self.pools, self.vcpus, self.cost, more, values)
         return values

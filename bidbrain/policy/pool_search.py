@@ -1,23 +1,35 @@
 """The search for the footprint of least E: machines are added step by step, then exchanged while that lowers E.
 
 Compiled: a decision weighs some thousand footprints. State that the loops change travels in arrays: `Pools` holds
-machines, losses and work per hour by pool, and `sums` the vCPUs and the cost per hour of the footprint.
+machines, losses and work per hour by pool and machines by place, and `sums` the vCPUs and the cost per hour of the
+footprint, without its traffic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 from numba import njit
 
-from bidbrain.policy.pool_model import Figures, Floats, Footprint, Ints, footprint_value, values_with_more
+from bidbrain.policy.pool_model import (
+    Choices,
+    Columns,
+    Figures,
+    Floats,
+    Footprint,
+    Pools,
+    Terms,
+    carried_with,
+    footprint_value,
+    values_with_more,
+)
 
 MOST_EXCHANGES = 12
 MOST_WEIGHED = 6  # choices that an exchange may give up, the dearest
 LEAST_GAIN = 1e-6  # of E: below it an exchange is noise
 VCPUS, COST = 0, 1  # of `sums`
-
-Columns = tuple[Ints, Floats, Floats, Floats, Floats, Floats]  # of Choices
-Pools = tuple[Floats, Floats, Floats]
 
 
 def fill(footprint: Footprint, size_vcpus: float, cap_vcpus: float, step_vcpus: float, worth: float) -> None:
@@ -31,11 +43,46 @@ def fill(footprint: Footprint, size_vcpus: float, cap_vcpus: float, step_vcpus: 
         footprint.terms.figures,
         footprint.choices.arrays,
         footprint.counts,
-        (footprint.machines, footprint.lost, footprint.nu),
+        footprint.pools,
         sums,
         (float(size_vcpus), float(cap_vcpus), float(step_vcpus), float(worth)),
     )
     footprint.vcpus, footprint.cost = float(sums[VCPUS]), float(sums[COST])
+
+
+def least_footprint(
+    terms: Terms, choices: Choices, goal: tuple[float, float, float, float], regions: Sequence[str]
+) -> Footprint:
+    """The footprint of least E that `fill` finds. goal: as its arguments; regions: of each choice.
+
+    Where traffic costs something, one machine alone in another region pays for the way to all others, while a fleet
+    that moves there as a whole does not. So the search also begins from a fleet in each region alone.
+    """
+    best = Footprint(terms, choices)
+    fill(best, *goal)
+    if choices.roads is None or not choices.roads.rates.any():
+        return best
+    own = np.array(regions)
+    for region in sorted(set(regions)):
+        there = Footprint(terms, replace(choices, most=np.where(own == region, choices.most, 0.0)))
+        fill(there, *goal)
+        found = Footprint(terms, choices, there.counts)
+        fill(found, *goal)
+        if found.vcpus >= min(goal[0], best.vcpus) - 1e-9 and found.value < best.value:
+            best = found
+    return best
+
+
+def without_dear(footprint: Footprint, dear: Sequence[float]) -> Footprint:
+    """The footprint without choices whose machines, each with its share of their traffic, cost `dear` or more."""
+    for i in np.flatnonzero(footprint.counts > 0.0).tolist() if footprint.traffic else ():
+        others = footprint.counts.copy()
+        others[i] = 0.0
+        rest = Footprint(footprint.terms, footprint.choices, others)
+        each = (footprint.traffic - rest.traffic) / footprint.counts[i]
+        if footprint.choices.price[i] + each >= dear[i]:
+            return without_dear(rest, dear)
+    return footprint
 
 
 @njit(cache=True)
@@ -63,12 +110,13 @@ def _fill(
 @njit(cache=True)
 def _add(choices: Columns, counts: Floats, pools: Pools, sums: Floats, choice: int, more: float) -> None:
     """Hold so many machines more of a choice."""
-    pool_of, _, price, nu, vcpus, loss = choices
+    pool_of, _, price, nu, vcpus, loss, place, _ = choices
     pool = pool_of[choice]
     counts[choice] += more
     pools[0][pool] += more
     pools[1][pool] += more * loss[choice]
     pools[2][pool] += more * nu[choice]
+    pools[3][place[choice]] += more
     sums[VCPUS] += more * vcpus[choice]
     sums[COST] += more * price[choice]
 
@@ -83,7 +131,7 @@ def _grow(
     goal: tuple[float, float, float, float],
 ) -> None:
     """goal: size, cap and step (vCPUs), worth of work that would cost more otherwise."""
-    _, most, price, _, vcpus, _ = choices
+    _, most, price, _, vcpus, _, place, rates = choices
     size_vcpus, cap_vcpus, step_vcpus, worth = goal
     more, values = np.empty(len(counts)), np.empty(len(counts))
     while len(counts) and sums[VCPUS] < cap_vcpus - 1e-9:
@@ -99,11 +147,13 @@ def _grow(
         if not np.isfinite(best):
             return
         if not needed:
-            now = footprint_value(figures, pools[0], pools[1], pools[2], sums[VCPUS], sums[COST])
+            cost = sums[COST] + carried_with(pools[3], rates, 0, 0.0)
+            now = footprint_value(figures, pools[0], pools[1], pools[2], sums[VCPUS], cost)
             if best >= now:
-                added = sums[COST] + more[choice] * price[choice]
-                work, then = sums[COST] / now, added / best
-                if then <= work or (added - sums[COST]) / (then - work) > worth:
+                traffic = carried_with(pools[3], rates, place[choice], more[choice])
+                added = sums[COST] + more[choice] * price[choice] + traffic
+                work, then = cost / now, added / best
+                if then <= work or (added - cost) / (then - work) > worth:
                     return
         _add(choices, counts, pools, sums, choice, more[choice])
 
@@ -113,12 +163,16 @@ def _best_exchange(
     figures: Figures, choices: Columns, counts: Floats, pools: Pools, sums: Floats, step_vcpus: float
 ) -> tuple[int, float, int, float]:
     """(choice, machines less, other choice, machines more) that lowers E most; choice -1: nothing does."""
-    _, most, price, nu, vcpus, loss = choices
-    least = footprint_value(figures, pools[0], pools[1], pools[2], sums[VCPUS], sums[COST])
+    _, most, price, nu, vcpus, loss, place, rates = choices
+    cost = sums[COST] + carried_with(pools[3], rates, 0, 0.0)
+    least = footprint_value(figures, pools[0], pools[1], pools[2], sums[VCPUS], cost)
     least *= 1.0 - LEAST_GAIN
     best, best_less, best_other, best_more = -1, 0.0, -1, 0.0
     used = np.flatnonzero(counts > 0.0)
-    alone = price[used] / (nu[used] * np.maximum(1.0 - loss[used] * figures[2], 1e-3))
+    one_less = np.empty(len(used))  # what the traffic of one machine costs
+    for i in range(len(used)):
+        one_less[i] = cost - sums[COST] - carried_with(pools[3], rates, place[used[i]], -1.0)
+    alone = (price[used] + one_less) / (nu[used] * np.maximum(1.0 - loss[used] * figures[2], 1e-3))
     more, values = np.empty(len(counts)), np.empty(len(counts))
     for choice in used[np.argsort(-alone, kind="mergesort")][:MOST_WEIGHED]:
         held = counts[choice]

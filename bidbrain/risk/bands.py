@@ -44,7 +44,7 @@ class Bands:
 
     def rate(self, market: Market) -> float:
         """Losses per node hour of a pool by its type's band; of the middle band if the file does not name it."""
-        region = market.zone[:-1] if market.zone[-1:].isalpha() else market.zone
+        region = market.region
         for key in ((region, market.instance_type), (ANY, market.instance_type), (region, ANY), (ANY, ANY)):
             if key in self.by_pool:
                 return band_rate(self.by_pool[key])

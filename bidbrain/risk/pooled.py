@@ -1,8 +1,9 @@
 """The usual loss rate of each pool: Gamma-Poisson, with what its zone, its family and all pools saw as prior. Pure.
 
 Losses over node hours are Poisson with a rate that has a Gamma prior. A pool's prior mean is its published band, times
-what all pools, then its zone, then its family saw against that (each shrunk to 1 by STRENGTH losses). The estimate for
-a pool without observations comes from its neighbours; for a pool with many it is its own. Old counts fade.
+what all pools, then its region (where there are several), its zone and its family saw against that (each shrunk to 1
+by STRENGTH losses). The estimate for a pool without observations comes from its neighbours; for a pool with many it is
+its own. Old counts fade.
 """
 
 from __future__ import annotations
@@ -102,11 +103,23 @@ def pooled_rates(
         market: (cell.lost / size, cell.node_h / size, band_rate(market)) for market, cell in sums.items()
     }
     overall = shrunk(sum(each[0] for each in seen.values()), sum(h * b for _, h, b in seen.values()))
-    zones = _level(seen, lambda market: market.zone, lambda _: overall)
-    families = _level(seen, family, lambda market: overall * zones.get(market.zone, 1.0))
+    regions: dict[str, float] = {}
+    if len({market.region for market in seen}) > 1:  # one region is what all pools saw
+        regions = _level(seen, lambda market: market.region, lambda _: overall)
+
+    def regional(market: Market) -> float:
+        return overall * regions.get(market.region, 1.0)
+
+    zones = _level(seen, lambda market: market.zone, regional)
+    families = _level(seen, family, lambda market: regional(market) * zones.get(market.zone, 1.0))
 
     def prior(market: Market) -> float:
-        return band_rate(market) * overall * zones.get(market.zone, 1.0) * families.get(family(market), 1.0)
+        return (
+            band_rate(market)
+            * regional(market)
+            * zones.get(market.zone, 1.0)
+            * families.get(family(market), 1.0)
+        )
 
     rates = {market: posterior(prior(market), each[0], each[1]) for market, each in seen.items()}
     return Rates(rates, prior, correlation, factors or Factors())

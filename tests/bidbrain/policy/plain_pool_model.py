@@ -37,6 +37,9 @@ class Footprint:
         np.add.at(self._machines, choices.pool, self.counts)
         np.add.at(self._lost, choices.pool, self.counts * choices.loss)
         np.add.at(self._nu, choices.pool, self.counts * choices.nu)
+        self._place, self._rates = choices.arrays[6:]
+        self._at = np.zeros(1) if choices.roads is None else choices.roads.fixed.copy()
+        np.add.at(self._at, self._place, self.counts)
         self.vcpus = terms.fixed_vcpus + sum((self.counts * choices.vcpus).tolist())
         self.cost = terms.fixed + sum((self.counts * choices.price).tolist())
 
@@ -45,6 +48,12 @@ class Footprint:
         taken = taken_at_once(machines, self.terms.correlation)
         there = np.maximum(machines, 1e-12)
         return lost / taken, np.where(machines > 0.0, np.minimum(1.0, taken / there), 0.0)
+
+    def traffic_with(self, place: Floats | int, more: Floats | float) -> Floats:
+        """Per hour, with `more` machines of a place."""
+        between = float(self._at @ self._rates @ self._at) / 2.0
+        toward = (self._rates @ self._at)[place]
+        return (between + more * toward) / np.maximum(1.0, self._at.sum() + more - 1.0)
 
     @property
     def value(self) -> float:
@@ -56,7 +65,7 @@ class Footprint:
         left = work_rate(self.terms, nu * part, self.vcpus * part)
         stopped = min(MOST_STOPPED, self.terms.lambda_h * float(events.sum()))
         useful = whole * (1.0 - stopped) - self.terms.boot_h * sum((events * (whole - left)).tolist())
-        return self.cost / useful if useful > 0.0 else float("inf")
+        return (self.cost + float(self.traffic_with(0, 0.0))) / useful if useful > 0.0 else float("inf")
 
     def values_with(self, more: Floats) -> Floats:
         """E of the footprint with `more` machines of one choice, for each choice."""
@@ -80,7 +89,7 @@ class Footprint:
         sum_events = float(events.sum()) - events[pool] + own_events
         stopped = np.minimum(MOST_STOPPED, terms.lambda_h * sum_events)
         useful = whole * (1.0 - stopped) - terms.boot_h * (others + own_taken)
-        cost = self.cost + more * choices.price
+        cost = self.cost + more * choices.price + self.traffic_with(self._place, more)
         return np.where((more > 0.0) & (useful > 0.0), cost / np.maximum(useful, 1e-300), np.inf)
 
     def add(self, choice: int, more: float) -> None:
@@ -90,6 +99,7 @@ class Footprint:
         self._machines[pool] += more
         self._lost[pool] += more * choices.loss[choice]
         self._nu[pool] += more * choices.nu[choice]
+        self._at[self._place[choice]] += more
         self.vcpus += more * float(choices.vcpus[choice])
         self.cost += more * float(choices.price[choice])
 
@@ -123,7 +133,8 @@ def exchange(footprint: Footprint, step_vcpus: float) -> bool:
 def _best_exchange(footprint: Footprint, step_vcpus: float) -> tuple[int, float, int, float] | None:
     """(choice, machines less, other choice, machines more) that lowers E most; None: nothing does."""
     choices, terms, now = footprint.choices, footprint.terms, footprint.value
-    alone = choices.price / (choices.nu * np.maximum(1.0 - choices.loss * terms.boot_h, 1e-3))
+    cost_of_one = float(footprint.traffic_with(0, 0.0)) - footprint.traffic_with(choices.arrays[6], -1.0)
+    alone = (choices.price + cost_of_one) / (choices.nu * np.maximum(1.0 - choices.loss * terms.boot_h, 1e-3))
     used = np.flatnonzero(footprint.counts > 0.0)
     dearest = used[np.argsort(-alone[used], kind="stable")][:MOST_WEIGHED]
     best, least = None, now * (1.0 - LEAST_GAIN)
@@ -155,9 +166,10 @@ def _grow(footprint: Footprint, size_vcpus: float, cap_vcpus: float, step_vcpus:
             return
         choice = int(values.argmin())
         if not needed and best >= footprint.value:
-            now = footprint.value
+            now, cost = footprint.value, footprint.cost + float(footprint.traffic_with(0, 0.0))
             added = footprint.cost + float(more[choice] * choices.price[choice])
-            work, then = footprint.cost / now, added / best
-            if then <= work or (added - footprint.cost) / (then - work) > worth:
+            added += float(footprint.traffic_with(int(choices.arrays[6][choice]), float(more[choice])))
+            work, then = cost / now, added / best
+            if then <= work or (added - cost) / (then - work) > worth:
                 return
         footprint.add(choice, float(more[choice]))

@@ -57,6 +57,21 @@ def test_a_pool_that_nobody_held_borrows_from_family_and_zone() -> None:
     assert found.rate(sister) > found.rate(same_zone) > found.rate(stranger) > found.rate(safe)
 
 
+def test_a_zone_that_nobody_held_borrows_from_its_region() -> None:
+    calm, rough = ("c5.xlarge", "us-west-2a"), ("c5.xlarge", "us-east-1a")
+    found = rates({rough: (2000.0, 200.0), calm: (2000.0, 2.0)})
+    unseen = [found.rate(Market("m5.xlarge", zone)) for zone in ("us-east-1c", "eu-west-1a", "us-west-2c")]
+    assert unseen == sorted(unseen, reverse=True)
+    assert unseen[0] > 3 * unseen[2]
+
+
+def test_one_region_is_no_evidence_beside_that_of_all_pools() -> None:
+    zones = {("c5.xlarge", f"us-east-1{letter}"): (1000.0, 10.0 * n) for n, letter in enumerate("abc")}
+    unnamed = {(kind, zone[-1]): seen for (kind, zone), seen in zones.items()}
+    own = rates(zones).rate(Market("m5.xlarge", "us-east-1b"))
+    assert own == rates(unnamed).rate(Market("m5.xlarge", "b"))
+
+
 def test_nothing_seen_is_the_band() -> None:
     assert rates({}).rate(Market("c5.xlarge", "us-east-1a")) == BAND
 
