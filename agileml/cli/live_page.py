@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,7 @@ def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None, tok
     with served:
         print(served.url, flush=True)
         typer.echo("open it in a browser on this computer; Ctrl-C ends it, the run goes on", err=True)
-        while True:
-            time.sleep(3600)
+        served.wait()
 
 
 def _token(file: Path) -> str:

@@ -32,11 +32,13 @@ from agileml.events.run import (
     StepsLogged,
 )
 from agileml.events.schema import Log, SchemaError, events_of
+from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError, RunFolder
 from agileml.runs.progress import Progress, Snapshot
 
 REPLAY_KEY = "--replay"
+STANDING_S = 1.0  # between two events of how the run stands
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class OneProcess:
         self._best = best
         self._application, self._job = application, job
         self._folder, self._progress, self._is_stopped = folder, progress, is_stopped
-        self._last_s = time.monotonic()
+        self._last_s = self._standing_due_s = time.monotonic()
         self._open: dict[int, tuple[int, float, int]] = {}  # by clock: minibatches, loss, examples
         self.done = 0  # clocks
 
@@ -251,6 +253,10 @@ class OneProcess:
         mean = loss / max(1, examples)
         self._folder.events.write(ClockDone(clock + 1, mean, examples, now_s - self._last_s))
         self._last_s = now_s
-        self._progress.show(Snapshot(clock + 1, self._job.clocks, mean, 0, 1, 0, "sequential"))
         self.done = clock + 1
+        snapshot = Snapshot(self.done, self._job.clocks, mean, 0, 1, 0, "sequential")
+        self._progress.show(snapshot)
+        if now_s >= self._standing_due_s or self.done == self._job.clocks:
+            self._standing_due_s = now_s + STANDING_S
+            self._folder.events.write(Standing(**vars(snapshot)))
         return self._is_stopped()

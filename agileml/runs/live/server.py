@@ -42,6 +42,7 @@ class PageServer:
         """`port` 0: any free one; `token` None: a new one. Raises OSError when the port is taken."""
         self.token = token or secrets.token_urlsafe(18)
         self.ended = threading.Event()
+        self._error: Exception | None = None
         self._look, self._every_s = look, every_s
         self._news, self._looking = threading.Condition(), threading.Lock()
         self._data, self._version = b"", -1
@@ -72,14 +73,24 @@ class PageServer:
         self._server.server_close()
 
     def _follow(self) -> None:
-        while not self.ended.is_set():
-            view = self.view()
-            if view["version"] != self._version:
-                data = json.dumps(view, allow_nan=False).encode()
-                with self._news:
-                    self._data, self._version = data, view["version"]
-                    self._news.notify_all()
-            self.ended.wait(self._every_s)
+        try:
+            while not self.ended.is_set():
+                view = self.view()
+                if view["version"] != self._version:
+                    data = json.dumps(view, allow_nan=False).encode()
+                    with self._news:
+                        self._data, self._version = data, view["version"]
+                        self._news.notify_all()
+                self.ended.wait(self._every_s)
+        except Exception as error:  # for `wait`: no page stands still for a reason that nobody is told
+            self._error = error
+            self.ended.set()
+
+    def wait(self) -> None:
+        """Return once the server has ended. Raises what `look` has raised, which ends it."""
+        self.ended.wait()
+        if self._error is not None:
+            raise self._error
 
     def view(self) -> dict[str, Any]:
         """The newest view."""
@@ -104,6 +115,12 @@ def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            try:
+                self._answer()
+            except ConnectionError:
+                self.close_connection = True  # the browser has gone
+
+        def _answer(self) -> None:
             parts = urlsplit(self.path)
             if not server.may_enter(self.headers.get("Host", ""), parts.query):
                 self._say(
@@ -136,17 +153,14 @@ def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.close_connection = True
             version = -1
-            try:
-                while not server.ended.is_set():
-                    found = server.newer(version, QUIET_S)
-                    if found is None:
-                        self.wfile.write(b": here\n\n")
-                    else:
-                        version, data = found
-                        self.wfile.write(b"data: " + data + b"\n\n")
-                    self.wfile.flush()
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # the browser has gone
+            while not server.ended.is_set():
+                found = server.newer(version, QUIET_S)
+                if found is None:
+                    self.wfile.write(b": here\n\n")
+                else:
+                    version, data = found
+                    self.wfile.write(b"data: " + data + b"\n\n")
+                self.wfile.flush()
 
         def log_message(self, format: str, *arguments: Any) -> None:
             """Say nothing: the command's output is the address."""

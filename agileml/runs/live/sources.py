@@ -24,7 +24,7 @@ class GrowingLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: Any = None
-        self._inode, self._half = 0, ""
+        self._inode = 0
 
     def events(self) -> Iterator[Logged[RunEvent]]:
         """The events since the last call. Raises SchemaError."""
@@ -39,17 +39,18 @@ class GrowingLog:
             yield from self._rest()
 
     def _open(self) -> None:
-        self._file = self._path.open(encoding="utf-8")
-        self._inode, self._half = os.fstat(self._file.fileno()).st_ino, ""
+        self._file = self._path.open("rb")
+        self._inode = os.fstat(self._file.fileno()).st_ino
 
     def _rest(self) -> Iterator[Logged[RunEvent]]:
-        while line := self._file.readline():
-            self._half += line
-            if not line.endswith("\n"):
-                return
-            whole, self._half = self._half, ""
-            if '"log"' not in whole[:8]:
-                yield from_line(whole)
+        begin = self._file.tell()
+        while (line := self._file.readline()).endswith(b"\n"):
+            if b'"log"' not in line[:8]:
+                yield from_line(line.decode())
+            begin = self._file.tell()
+        self._file.seek(
+            begin
+        )  # half a line is read again: the next process of the run may write another one there
 
 
 class RunPage:
@@ -68,7 +69,9 @@ class RunPage:
                 view.add(each)
             if not self._config and (self._folder / CONFIG).is_file():
                 self._config = (self._folder / CONFIG).read_text("utf-8")
-            if view.state != "running" and not self._summary and (self._folder / SUMMARY).is_file():
+            if view.state == "running":
+                self._summary = {}  # of a process before, whose run goes on
+            elif not self._summary and (self._folder / SUMMARY).is_file():
                 self._summary = json.loads((self._folder / SUMMARY).read_text("utf-8"))
                 view.version += 1
         except (OSError, ValueError) as error:  # a SchemaError, and damaged JSON, are ValueErrors
@@ -88,14 +91,19 @@ class RunPage:
 def of_job(name: str, output: Callable[[], str], state: Callable[[], str]) -> Callable[[], dict[str, Any]]:
     """A function that returns the newest view of a job: its lines of progress, one every 5 s, and what else it said.
 
-    output: everything that the job has printed; state: RUNNING, or one of the words for its end.
+    output: everything that the job has printed; state: RUNNING, or one of the words for its end. Both may raise
+    ValueError, as they do while the cluster does not answer: the page says so, and asks again.
     """
     view, seen = PageView(name), 0
 
     def look() -> dict[str, Any]:
         nonlocal seen
-        ended = {"SUCCEEDED": "done", "FAILED": "failed", "STOPPED": "stopped"}.get(state())
-        lines = output().splitlines()
+        try:
+            ended = {"SUCCEEDED": "done", "FAILED": "failed", "STOPPED": "stopped"}.get(state())
+            lines = output().splitlines()
+        except ValueError as error:
+            view.say(f"the job cannot be read: {error}")
+            return view.as_json()
         for text in lines[seen:]:
             if (parsed := parse_line(text)) is not None:
                 view.standing(Standing(**vars(parsed[0])), parsed[1])

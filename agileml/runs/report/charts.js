@@ -151,7 +151,7 @@ function plot(id, title, given, o = {}) {
   for (const [from, to, color] of o.bands ?? []) {
     const x = X(Math.max(begin, from));
     pen.fillStyle = color;
-    pen.fillRect(x, TOP, X(to) - x, bottom - TOP);
+    pen.fillRect(x, TOP, Math.max(0, X(to) - x), bottom - TOP); // nothing left of the curve
   }
   pen.globalAlpha = 0.6;
   pen.setLineDash([3, 3]);

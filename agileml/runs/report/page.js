@@ -65,8 +65,8 @@ function clocks(view) {
   const of_clocks = { always, zero: true, now: last_of(view.speed) };
   plot("loss", "Loss", [{ points: view.loss }],
     { always, bands, rules: happenings(view), now: last_of(view.loss), note: bands.length ? LOSS_KEY : "" });
-  Object.entries(view.metrics).forEach(([name, points], i) =>
-    plot("metric" + i, name, [{ points, color: "--green" }], { now: last_of(points) }));
+  for (const [name, points] of Object.entries(view.metrics))
+    plot("metric " + name, name, [{ points, color: "--green" }], { now: last_of(points) });
   money(view);
   plot("speed", "Clocks per second", [{ points: view.speed }], of_clocks);
   plot("items", "Items per second", [{ points: view.items }], { zero: true, now: last_of(view.items) });
@@ -147,7 +147,7 @@ function sums(view) {
 }
 function tiles(view) {
   const now = view.now, spend = newest(view.spend), sent = Object.values(view.bytes).reduce((a, b) => a + b, 0);
-  const left_s = view.clocks_per_s && view.state === "running" ? (now.clocks - now.clock) / view.clocks_per_s : null;
+  const left_s = view.clocks_per_s && now.clocks && view.state === "running" ? (now.clocks - now.clock) / view.clocks_per_s : null;
   const shown = view.tiles?.length ? [...view.tiles] : [
     ["clock", `${now.clock ?? 0} / ${now.clocks ?? "?"}`], ["time", clock(view.t_s)],
     ["left", left_s === null ? "-" : clock(left_s)], ["stage", now.stage || "-"],

@@ -69,6 +69,7 @@ class PageView:
                 self._plan.setdefault(index, [None, None])[1] = t_s
             case RunRestarted():
                 self._restarts.append(t_s)
+                self.state = "running"
             case RunStopped():
                 self.state = "stopped"
             case RunFailed():

@@ -49,6 +49,20 @@ def normed(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(first, *blocks, last)
 
 
+class LeastPeak(nn.Module):
+    """Divides by the least of the units' greatest numbers; at first no unit changes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.register_buffer("peak", torch.full((1,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.peak.copy_(torch.minimum(self.peak, x.detach().abs().max()))
+        return self.last(x / self.peak)
+
+
 def made(build: Any = network, *, is_staged: bool = True, slices: int = 2, **model: Any) -> TorchModule:
     x = np.random.default_rng(0).normal(size=(ITEMS, 6)).astype(np.float32)
     y = np.arange(ITEMS) % 3
@@ -97,7 +111,7 @@ def test_any_cut_has_the_bits_of_one_process(build: Any, defer: bool) -> None:
             np.testing.assert_array_equal(np.concatenate(found), whole.tables[name].reshape(-1))
 
 
-@pytest.mark.parametrize("build", [network, normed])
+@pytest.mark.parametrize("build", [network, normed, LeastPeak])
 def test_without_random_numbers_they_are_the_bits_of_data_parallelism(build: Any) -> None:
     staged, plain = made(build), made(build, is_staged=False)
     values, unit = start(staged), Unit(5, 0, 1, 2)

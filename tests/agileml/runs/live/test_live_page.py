@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agileml.cli import main
+from agileml.cluster.errors import ClusterError
+from agileml.config.job import from_values
 from agileml.events.market import Billed, InstancesBought, MarketOpened, PricesChanged
+from agileml.events.observed import Evaluated
 from agileml.events.run import (
     BytesSent,
     ClockDone,
@@ -20,21 +25,26 @@ from agileml.events.run import (
     MachineNoticed,
     MachinesJoined,
     RunFinished,
+    RunRestarted,
     RunStarted,
+    RunStopped,
     Work,
     WorkDone,
 )
-from agileml.events.schema import Logged, RunEvent
+from agileml.events.schema import Logged, RunEvent, events_of
 from agileml.events.sums import Standing
-from agileml.events.terms import Loss, Tier
+from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, read_events
+from agileml.runs.folder import SUMMARY
 from agileml.runs.live.metrics import openmetrics
 from agileml.runs.live.server import PageServer
 from agileml.runs.live.sources import GrowingLog, RunPage, of_job
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Snapshot, line
-from agileml.runs.report.page import build_report
+from agileml.runs.report.page import build_report, page
 from agileml.runs.report.view import PageView
+from agileml.runs.summary import summarize
+from tests.agileml.events.samples import changed
 from tests.agileml.runs.live.browser import CHROMIUM, tab
 
 
@@ -61,6 +71,75 @@ def test_a_growing_log_is_read_once_also_over_several_files(tmp_path: Path) -> N
     log.close()
     found += growing.events()
     assert [e.event.clock for e in found if isinstance(e.event, ClockDone)] == list(range(1, 200))
+
+
+def test_half_a_line_of_a_killed_process_is_not_read_into_the_line_that_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    log = EventLog(tmp_path / EVENTS)
+    log.write(started())
+    growing = GrowingLog(tmp_path / EVENTS)
+    assert len(list(growing.events())) == 1
+    with (tmp_path / EVENTS).open("ab") as killed_while_writing:
+        killed_while_writing.write('{"t_s": 3.0, "kind": "said", "\u00e9'.encode()[:-1])  # half a letter, too
+    assert list(growing.events()) == []
+    log.close()
+    again = EventLog(tmp_path / EVENTS, continue_at_s=4.0)
+    for clock in (1, 2):
+        again.write(ClockDone(clock, 0.5, 4, 0.1))
+    again.close()
+    assert [event.clock for event in events_of(list(growing.events()), ClockDone)] == [1, 2]
+
+
+def test_a_run_that_goes_on_after_its_end_is_running_again(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / EVENTS)
+    log.write(started())
+    page_ = RunPage(tmp_path)
+    log.write(RunStopped(8))
+    config = from_values({"application": "lda", "clocks": 9})
+    summary = summarize([], config, params_sha256="", metrics={}, split={}, versions={})
+    (tmp_path / SUMMARY).write_text(json.dumps(summary))
+    shown = page_.look()
+    assert shown["state"] == "stopped" and shown["tiles"]
+    log.write(RunRestarted("killed", 8, 0, 1, this_process()))
+    shown = page_.look()
+    assert shown["state"] == "running" and not shown["tiles"]
+    log.write(RunFinished(4.0))
+    assert page_.look()["state"] == "done"
+    log.close()
+
+
+def test_a_cluster_that_does_not_answer_for_a_while_is_told_on_the_page_and_asked_again() -> None:
+    answers = iter(["RUNNING", ClusterError("no dashboard answers"), "SUCCEEDED"])
+
+    def state() -> str:
+        found = next(answers)
+        if isinstance(found, ClusterError):
+            raise found
+        return found
+
+    look = of_job("job-1", lambda: "", state)
+    assert look()["state"] == "running"
+    assert look()["news"][0][2] == "the job cannot be read: no dashboard answers"
+    assert look()["state"] == "done"
+
+
+def test_a_loss_that_is_no_number_does_not_stop_the_page_of_a_job() -> None:
+    said = [line(Snapshot(clock, 100, loss, 2, 1, 3), 2.0) for clock, loss in ((1, math.nan), (2, -math.inf))]
+    look = of_job("job-1", lambda: "\n".join(said), lambda: "RUNNING")
+    assert page(look()) and look()["now"]["loss"] is None and look()["now"]["clock"] == 2
+
+
+def test_the_server_ends_with_the_error_of_a_view_that_cannot_be_made() -> None:
+    views = iter([PageView("run").as_json()])
+
+    def look() -> dict[str, Any]:
+        if (found := next(views, None)) is None:
+            raise KeyError("a mistake of ours")
+        return found
+
+    with PageServer(look, every_s=0.0) as served, pytest.raises(KeyError, match="a mistake of ours"):
+        served.wait()
 
 
 def test_a_job_of_a_cluster_is_shown_from_its_output() -> None:
@@ -178,6 +257,33 @@ async def _watched(folder: Path) -> None:
             assert page_.errors == []
             here = ("http://127.0.0.1:", report.as_uri())
             assert [url for url in page_.requested if not url.startswith(here)] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium")
+def test_a_browser_shows_a_late_first_loss_and_a_run_that_has_not_said_how_it_stands(tmp_path: Path) -> None:
+    asyncio.run(_frozen(tmp_path))
+
+
+async def _frozen(folder: Path) -> None:
+    trigger = Trigger(Cause.START)
+    view = view_of(
+        (0.0, changed(1, trigger)),
+        (9.0, changed(2, trigger, stage=2)),
+        *((30.0 + clock, ClockDone(clock, 1 / clock, 8, 1.0)) for clock in range(1, 20)),
+        (60.0, Evaluated(19, {"b": 0.5, "2": 0.25})),
+        (61.0, Evaluated(20, {"b": 0.75, "2": 0.5})),
+    )
+    (folder / "page.html").write_text(page(view.as_json()))
+    async with tab(folder / "profile") as page_:
+        await page_.go((folder / "page.html").as_uri())
+        tiles = "document.querySelector('#tiles').textContent"
+        await page_.until(f"{tiles}.includes('0 / ?') && {tiles}.includes('-left')")
+        # The first stage was over before the first loss: its band would lie on the figures of the axis.
+        pixel = "getContext('2d').getImageData(3, 60, 1, 1).data[3]"
+        assert await page_.ask(f"document.getElementById('loss').{pixel}") == 0
+        titles = "[...document.querySelectorAll('canvas')].map(each => each.id + '=' + each.ariaLabel).join()"
+        assert "metric b=b" in await page_.ask(titles)
+        assert page_.errors == []
 
 
 GRAFANA = Path(__file__).resolve().parents[4] / "configs" / "grafana.json"
