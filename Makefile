@@ -42,8 +42,11 @@ test-ray: venv
 	$(BIN)/python -m pip --python build/ray-$(RAY)/bin/python install --quiet --disable-pip-version-check --no-compile --no-deps ray==$(RAY)
 	PYTHONPATH=$(CURDIR) build/ray-$(RAY)/bin/python -m pytest -q -m "not slow" tests/faults/test_real_nodes.py tests/cluster/test_submit.py
 
+# All tests, those with Ray nodes one at a time, as some of them load both cores. SCHEDULES: how many the model runs in each of
+# its modes; 5,000 in each take a night.
+test-all: export SCHEDULES ?= 100
 test-all: check
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -m "not cluster" -n auto --dist worksteal; tests=$$?; $(BIN)/pytest -q -m cluster || tests=1; exit $$tests
 
 bench: venv
 	@set -e; for b in benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b --quick; done

@@ -107,7 +107,7 @@ class Front:
         )
 
     def _of_moto(self, method: str, path: str, headers: Any, body: bytes) -> Answer:
-        connection = http.client.HTTPConnection(*self._place, timeout=30)
+        connection = http.client.HTTPConnection(*self._place, timeout=600)
         try:
             connection.request(method, path, body, dict(headers.items()))
             reply = connection.getresponse()

@@ -209,7 +209,7 @@ until {sys.executable} -c 'import socket; socket.create_connection(("{ADDRESS}",
 kill %1
 """
     done = subprocess.run(
-        ["unshare", "--net", "bash", "-c", script], capture_output=True, text=True, check=False, timeout=60
+        ["unshare", "--net", "bash", "-c", script], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.stdout.splitlines() == [f"{user} reaches it" for user in users], done.stderr
 

@@ -211,7 +211,9 @@ def test_no_credentials_is_one_sentence(
 
 def forget(url: str) -> None:
     """moto keeps terminated machines for ever, and every listing goes through them."""
-    urllib.request.urlopen(urllib.request.Request(f"{url}/moto-api/reset", method="POST"), timeout=30).close()
+    urllib.request.urlopen(
+        urllib.request.Request(f"{url}/moto-api/reset", method="POST"), timeout=600
+    ).close()
 
 
 def campaign(url: str, folder: Path, kills: int) -> Counter[str]:

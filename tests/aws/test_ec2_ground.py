@@ -135,7 +135,7 @@ class Rig:
     def refused(self, *settings: str) -> str:
         """The sentence of a run that is refused before anything is made or bought."""
         run = self.proteus("refused", *settings)
-        output, said = run.communicate(timeout=60)
+        output, said = run.communicate(timeout=600)
         assert (run.returncode, output) == (2, ""), (output, said)
         assert said.startswith("proteus: ") and said.count("\n") == 1, said
         assert not (self.folder / "refused").exists()

@@ -52,7 +52,7 @@ def test_without_root_it_says_so_in_one_sentence() -> None:
     code = f"import os, sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import hosts; "
     code += "os.geteuid() or os.seteuid(65534); sys.argv = ['hosts.py', 'up', '2']; hosts.main()"
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 1
     assert ran.stderr.count("\n") == 1
@@ -93,12 +93,12 @@ def test_what_a_killed_one_left_is_removed_with_its_processes() -> None:
     inside = subprocess.Popen(["ip", "netns", "exec", space, "sleep", "1000"])
     while not subprocess.run(["ip", "netns", "pids", space], capture_output=True, check=True).stdout:
         time.sleep(0.01)
-    assert subprocess.run([*HOSTS, "clean"], timeout=60, check=False).returncode == 0
+    assert subprocess.run([*HOSTS, "clean"], timeout=600, check=False).returncode == 0
     assert space in spaces(), "its owner lives"
     holder.kill()
     holder.communicate()
     assert space in spaces()
-    assert subprocess.run([*HOSTS, "clean"], timeout=60, check=False).returncode == 0
+    assert subprocess.run([*HOSTS, "clean"], timeout=600, check=False).returncode == 0
     assert space not in spaces()
     assert inside.wait(120) == -signal.SIGKILL
 

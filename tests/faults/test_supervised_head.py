@@ -155,7 +155,7 @@ def test_the_same_command_goes_on_after_the_supervisor_was_killed_too(tmp_path: 
     driver = driver_of(run)
     run.kill()
     run.communicate()
-    psutil.wait_procs([driver], timeout=30)
+    psutil.wait_procs([driver], timeout=600)
     assert not driver.is_running()  # it dies with its supervisor
     run = supervise(out)
     said, _ = run.communicate(timeout=LIMIT_S)

@@ -54,7 +54,7 @@ class RayPods:
                     "--dashboard-agent-listen-port=0", "--disable-usage-stats",
                 ],
                 env={**self._cluster.environment, **marked(name)}, cwd=self._cluster.folder,
-                capture_output=True, text=True, check=False, timeout=120,
+                capture_output=True, text=True, check=False, timeout=600,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
             self.started.append(name)

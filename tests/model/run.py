@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import time
 import traceback
@@ -31,6 +32,7 @@ from tests.model.schedule import (
 from tests.model.simulator import Simulation
 from tests.model.toy import ELASTIC, POOLED
 
+SCHEDULES = int(os.environ.get("SCHEDULES", "100"))  # of a mode, in the slow tests
 LONGEST_S = 60  # of CPU time: a loop in no time at all
 PLAIN = ("bsp", "dense", "sum", "ssp", "asp", "allreduce", "overlap", "batches")
 MODES = (

@@ -21,7 +21,7 @@ from agileml.core.protocol.plan import PlannedJoin
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import INITIAL, CutId
 from agileml.core.sequential import run_sequential
-from agileml.core.stepwise import Stepwise, steps_of
+from agileml.core.stepwise import Steps, Stepwise, steps_of
 from agileml.events.run import (
     ControllerEvent,
     MembershipChanged,
@@ -111,6 +111,9 @@ class Simulation(Timeline):
         self.judge = Judge(self)
         self.events: list[ControllerEvent] = []
         self.told_stages: dict[str, list[StagesArranged]] = {}  # by controller
+        # Of the clocks before the checkpoint that it goes on from, where the bits follow from the log.
+        self.stages_before: list[StagesArranged] = []
+        self.steps_before: list[StepsLogged] = []
         self.failed_units: set[tuple[int, int]] = set()  # (clock, unit) that failed on a sick machine
         self.messages = 0
         self.committed = INITIAL
@@ -212,20 +215,24 @@ class Simulation(Timeline):
             parts.append(cut.blocks)
         return self.job.layout.whole(parts)
 
+    def steps(self, clocks: int) -> Steps:
+        """The steps of the first clocks by the log."""
+        logged = [*self.steps_before, *(event for event in self.events if isinstance(event, StepsLogged))]
+        return steps_of(logged, (clocks * self.job.units,) * self.job.layout.partitions)
+
     def check_replay(self, found: dict[str, Array]) -> None:
         """The log has every step once, and one process that takes them ends with the same bits."""
-        whole = self.job.clocks * self.job.units
-        steps = steps_of(
-            (event for event in self.events if isinstance(event, StepsLogged)),
-            (whole,) * self.job.layout.partitions,
-        )
+        steps = self.steps(self.job.clocks)
         for taken in steps:
-            assert sorted(step.position for step in taken) == list(range(whole))
+            assert sorted(step.position for step in taken) == list(range(self.job.clocks * self.job.units))
         replayed = Stepwise(self.toy, self.job.optimizer, self.job.parts, steps).train().tables
         for name in found:
             assert found[name].tobytes() == replayed[name].tobytes(), (
                 f"table {name} has other bits by the log"
             )
+
+    def all_told_stages(self) -> list[StagesArranged]:
+        return [*self.stages_before, *(event for events in self.told_stages.values() for event in events)]
 
     def check_stages(self, found: dict[str, Array]) -> None:
         """The log says which stages computed what, and the result is what the thesis' formulas make of that.
@@ -233,8 +240,9 @@ class Simulation(Timeline):
         Also what the last controller has told is enough: of an earlier one nobody may have asked.
         """
         assert isinstance(self.toy, StagedToy)
-        told = [event for events in self.told_stages.values() for event in events]
-        last = max(self.told_stages.values(), key=lambda events: events[-1].epoch)
+        told = self.all_told_stages()
+        newest = max(self.told_stages.values(), key=lambda events: events[-1].epoch)
+        last = [*self.stages_before, *newest]
         assert stages_in(told, self.job.clocks) == stages_in(last, self.job.clocks), (told, last)
         wanted = async_reference(self.toy, self.job, stages_in(told, self.job.clocks))
         for name in found:

@@ -19,7 +19,7 @@ HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"  # two node IPs of one machine
 
 
 def gather(
-    transport: Transport, done: Callable[[list[Event]], bool], *others: Transport, within_s: float = 60.0
+    transport: Transport, done: Callable[[list[Event]], bool], *others: Transport, within_s: float = 600.0
 ) -> list[Event]:
     """Receive until what came satisfies `done`; the others receive meanwhile, and what they get is dropped."""
     events: list[Event] = []

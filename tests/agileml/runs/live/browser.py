@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 class Tab:

@@ -157,7 +157,7 @@ def test_a_job_of_a_cluster_is_shown_from_its_output() -> None:
 def answer(url: str, host: str | None = None) -> tuple[int, str]:
     request = urllib.request.Request(url, headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=600) as reply:
             return reply.status, reply.headers.get("Content-Type", "")
     except urllib.error.HTTPError as error:
         return error.code, ""
@@ -319,7 +319,7 @@ def test_prometheus_gets_the_same_figures_and_the_board_asks_for_no_others(tmp_p
     )
     with PageServer(view.as_json) as served:
         assert answer(served.url.partition("?")[0] + "metrics")[0] == 403
-        with urllib.request.urlopen(served.url.replace("/?", "/metrics?"), timeout=60) as reply:
+        with urllib.request.urlopen(served.url.replace("/?", "/metrics?"), timeout=600) as reply:
             assert reply.headers["Content-Type"].startswith("application/openmetrics-text")
             samples = metrics_of(reply.read().decode())
     run = 'run="a \\"name\\""'
