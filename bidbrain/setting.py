@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
+from bidbrain.billing.traffic import Routes
 from bidbrain.history.availability import Trace
 from bidbrain.history.prices import ON_DEMAND_ZONE as ON_DEMAND_ZONE
 from bidbrain.history.prices import History, Market
@@ -15,7 +16,6 @@ from bidbrain.risk.book import Known
 from bidbrain.risk.eviction import DELTAS_MICRO_USD, EvictionTable
 from bidbrain.risk.recorded import known_from_pools, known_from_prices
 from bidbrain.risk.survival import SurvivalTable
-from bidbrain.traffic import Routes
 
 REFERENCE_VCPUS = 4
 RENEWAL_TRAINING_S = 30 * DAY_S

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bidbrain.history.places import place_of
+from bidbrain.history.locations import location_of
 from bidbrain.instants import DAY_S, Interval, show_instant
 
 Ints = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class Market:
     @property
     def region(self) -> str:
         """The region that the zone's name holds; empty: none."""
-        place = place_of(self.zone)
+        place = location_of(self.zone)
         return "" if place is None else place.region
 
     def __str__(self) -> str:

@@ -179,11 +179,11 @@ def values_with_more(
     machines, lost, nu, at = pools
     events, gone = np.empty(len(machines)), np.empty(len(machines))
     all_events = 0.0
-    there, crossing = at.sum(), 0.0
+    members, crossing = at.sum(), 0.0
     toward = np.zeros(len(at))
     for here in range(len(at)):
-        for other in range(len(at)):
-            toward[here] += rates[here, other] * at[other]
+        for there in range(len(at)):
+            toward[here] += rates[here, there] * at[there]
         crossing += 0.5 * toward[here] * at[here]
     used = np.flatnonzero(machines > 0.0)
     for pool in range(len(machines)):
@@ -217,7 +217,7 @@ def values_with_more(
             taken - own_before + own_taken,
         )
         if useful > 0.0:
-            traffic = (crossing + more[i] * toward[place[i]]) / max(1.0, there + more[i] - 1.0)
+            traffic = (crossing + more[i] * toward[place[i]]) / max(1.0, members + more[i] - 1.0)
             values[i] = (cost + more[i] * price[i] + traffic) / max(useful, 1e-300)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidbrain.billing.traffic import Routes, carried
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.policy.base import Decision, GiveBack, Holding, MarketView, Offer, Phase, Request
@@ -15,7 +16,6 @@ from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.policy.pool_model import Choices, Footprint, Roads, Terms, cost_per_useful_work
 from bidbrain.policy.pool_search import fill, least_footprint
 from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
-from bidbrain.traffic import Routes, carried
 from tests.bidbrain.policy import plain_pool_model as plain
 from tests.bidbrain.policy.test_expected_cost import book_of
 

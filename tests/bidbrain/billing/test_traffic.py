@@ -6,9 +6,9 @@ from importlib.resources import files
 
 import pytest
 
-from bidbrain.history.places import Place, place_of
+from bidbrain.billing.traffic import ZONES, Routes, UnknownRouteError, prices_with
+from bidbrain.history.locations import Location, location_of
 from bidbrain.history.prices import Market
-from bidbrain.traffic import ZONES, Routes, UnknownRouteError, prices_with
 
 EAST, WEST = Market("c5.xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a")
 
@@ -24,17 +24,17 @@ EAST, WEST = Market("c5.xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a"
     ],
 )
 def test_a_name_holds_its_place(name: str, region: str, zone: str) -> None:
-    assert place_of(name) == Place(region, zone)
+    assert location_of(name) == Location(region, zone)
 
 
 @pytest.mark.parametrize("name", ["a", "pool", "on-demand", "europe-west1-b", "us-east-1abc", "demo-cluster"])
 def test_other_names_hold_none(name: str) -> None:
-    assert place_of(name) is None
+    assert location_of(name) is None
     assert Market("node", name).region == ""
 
 
 def price(routes: Routes, one: str, other: str) -> int:
-    places = [place_of(zone) for zone in (one, other)]
+    places = [location_of(zone) for zone in (one, other)]
     assert all(places)
     return routes.price(places[0], places[1])
 
@@ -72,7 +72,9 @@ def test_what_is_not_known_is_one_sentence() -> None:
 
 
 def test_each_row_of_the_table_is_dated_and_named() -> None:
-    for row in csv.DictReader(files("bidbrain").joinpath("traffic.csv").read_text("utf-8").splitlines()):
+    for row in csv.DictReader(
+        files("bidbrain.billing").joinpath("traffic.csv").read_text("utf-8").splitlines()
+    ):
         assert date.fromisoformat(f"{row['as_of']}-01")
         assert row["source"]
         assert float(row["usd_per_gb"]) > 0

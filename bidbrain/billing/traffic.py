@@ -17,7 +17,7 @@ from importlib.resources import files
 import numpy as np
 import numpy.typing as npt
 
-from bidbrain.history.places import Place, place_of
+from bidbrain.history.locations import Location, location_of
 from bidbrain.history.prices import ON_DEMAND_ZONE, Market
 from bidbrain.money import micro_usd
 
@@ -33,7 +33,7 @@ class UnknownRouteError(ValueError):
 @cache
 def packaged_prices() -> Mapping[str, int]:
     """The table in the package: micro-dollars per GB by route, FROM>TO; TO is * for all other regions."""
-    text = files("bidbrain").joinpath("traffic.csv").read_text("utf-8")
+    text = files("bidbrain.billing").joinpath("traffic.csv").read_text("utf-8")
     rows = csv.DictReader(text.splitlines())
     return {f"{row['from']}>{row['to']}": micro_usd(row["usd_per_gb"]) for row in rows}
 
@@ -45,7 +45,7 @@ def prices_with(usd_per_gb: Mapping[str, float]) -> dict[str, int]:
         known = route == ZONES or (
             len(ends) == 2
             and ends[0] != ends[1]
-            and all(end == ANY or ((at := place_of(end)) is not None and at.region == end) for end in ends)
+            and all(end == ANY or ((at := location_of(end)) is not None and at.region == end) for end in ends)
         )
         if not known:
             raise UnknownRouteError(f"found the route {route!r}, expected us-east-1>us-west-2 or {ZONES}")
@@ -59,16 +59,16 @@ class Routes:
     home: str
     prices: Mapping[str, int] = field(default_factory=packaged_prices)
 
-    def place(self, market: Market) -> Place:
+    def place(self, market: Market) -> Location:
         """Where machines of a market are. Raises UnknownRouteError."""
         name = self.home if market.zone == ON_DEMAND_ZONE else market.zone
-        if (found := place_of(name)) is None:
+        if (found := location_of(name)) is None:
             raise UnknownRouteError(
                 f"{name} names no zone of AWS, expected one (us-east-1a) in it: traffic is paid by zone and region"
             )
         return found
 
-    def price(self, one: Place, other: Place) -> int:
+    def price(self, one: Location, other: Location) -> int:
         """Micro-dollars per GB between two places, the mean of both directions; 0 within a zone.
 
         Raises UnknownRouteError.
@@ -87,7 +87,7 @@ class Routes:
             f"what data costs from {start} to {end} is not known, expected a price of {start}>{end}"
         )
 
-    def matrix(self, places: Sequence[Place]) -> Floats:
+    def matrix(self, places: Sequence[Location]) -> Floats:
         """Micro-dollars per GB between each two places."""
         return np.array([[self.price(one, other) for other in places] for one in places], np.float64)
 
