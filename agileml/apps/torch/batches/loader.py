@@ -8,6 +8,7 @@ with the process that started them.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import sys
 import threading
@@ -27,6 +28,11 @@ import torch
 from agileml.application import Array, InputError
 
 Take = Callable[[Array], Any]  # item numbers -> a batch
+NOT_FOUND = (ImportError, AttributeError, pickle.PickleError)  # raised for a name that is not there
+OWN_MODULE = (
+    "a loader process does not run the script: where it lacks a class or function of the script, expected that in a "
+    "module of its own, which the script imports"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Loader:
         self._ahead: dict[tuple[int, tuple[int, ...]], Future[list[Any]]] = {}
 
     def start(self) -> None:
-        """Start the processes, and wait until they have the data. Without any this does nothing."""
+        """Start the processes, and wait until they have the data. Without any this does nothing. Raises InputError."""
         if not self._processes or self._pool is not None:
             return
         from ray import cloudpickle  # the one that the application came with
@@ -72,7 +78,18 @@ class Loader:
         with _without_main():
             ready = [self._pool.submit(_ready) for _ in range(self._processes)]
         for each in ready:
-            self._result(each)
+            try:
+                self._result(each)
+            except InputError:
+                raise
+            except Exception as error:
+                expected = (
+                    OWN_MODULE if isinstance(error, NOT_FOUND) else "expected one that loads there as here"
+                )
+                raise InputError(
+                    "model.loader_processes: a loader process cannot load the data set "
+                    f"({type(error).__name__}: {error}); {expected}"
+                ) from error
 
     def batches(self, request: Request) -> list[Any]:
         """The batches of a request, which may have been fetched already. Raises what the data set raises."""
@@ -109,6 +126,10 @@ class Loader:
                 "model.loader_processes: a loader process died, of its data set's code or for want of memory; expected "
                 "one that lives (dmesg names what the kernel killed)"
             ) from None
+        except pickle.PicklingError as error:
+            raise InputError(
+                f"model.loader_processes: what a loader process made cannot be sent ({error}); {OWN_MODULE}"
+            ) from error
 
 
 def _made(take: Take, seeded: Callable[[int], Any], request: Request) -> list[Any]:
@@ -118,7 +139,9 @@ def _made(take: Take, seeded: Callable[[int], Any], request: Request) -> list[An
 
 # -- in a loader process --------------------------------------------------------------------------------------
 
-_here: tuple[Take, Callable[[int], Any]] | None = None
+_here: tuple[Take, Callable[[int], Any]] | Exception | None = (
+    None  # an exception: it cannot load the data set
+)
 
 
 def _begin(pickled: bytes, parent: int, path: list[str]) -> None:
@@ -128,8 +151,11 @@ def _begin(pickled: bytes, parent: int, path: list[str]) -> None:
     torch.set_num_threads(1)
     from ray import cloudpickle
 
-    make, seeded = cloudpickle.loads(pickled)
-    _here = make(), seeded
+    try:
+        make, seeded = cloudpickle.loads(pickled)
+        _here = make(), seeded
+    except Exception as error:  # for `_ready`: the pool itself would only say that the process is gone
+        _here = error
 
 
 def _end_with(parent: int) -> None:
@@ -140,11 +166,14 @@ def _end_with(parent: int) -> None:
 
 
 def _ready() -> None:
-    return
+    """Raises what kept this process from loading the data set."""
+    if isinstance(_here, Exception):
+        raise _here
 
 
 def _fetch(request: Request) -> list[Any]:
-    assert _here is not None
+    _ready()
+    assert isinstance(_here, tuple), "`_begin` has set it"
     return _made(*_here, request)
 
 

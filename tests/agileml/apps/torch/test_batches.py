@@ -288,6 +288,63 @@ def test_a_loader_process_that_dies_is_a_sentence() -> None:
     app.ended()
 
 
+OF_THE_SCRIPT = """
+import contextlib, dataclasses, os
+import numpy as np
+from agileml.application import InputError
+from agileml.apps.torch.batches.loader import Loader, Request
+
+@dataclasses.dataclass
+class Batch:
+    numbers: np.ndarray
+
+class Lost:
+    'Travels by the name of the script.'
+    def __reduce__(self):
+        return getattr, (__import__("__main__"), "Batch")
+
+lost = Lost()
+
+def finds_a_name():
+    return lambda numbers: (lost, numbers)
+
+def opens_a_file():
+    open("/no/such/file")
+
+def makes_objects():
+    return lambda numbers: Batch(numbers)
+
+for make in (finds_a_name, opens_a_file, makes_objects):
+    loader = Loader(make, 1, lambda seed: contextlib.nullcontext())
+    try:
+        loader.batches(Request(0, (0,), (np.arange(10),), 0))
+    except InputError as error:
+        print(error, flush=True)
+    loader.stop()
+"""
+
+
+@pytest.mark.slow  # four processes that import torch
+def test_a_loader_process_that_lacks_a_name_of_the_script_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OF_THE_SCRIPT], capture_output=True, text=True, check=True, timeout=240
+    )
+    advice = (
+        "a loader process does not run the script: where it lacks a class or function of the script, expected that in "
+        "a module of its own, which the script imports"
+    )
+    cannot = "model.loader_processes: a loader process cannot load the data set"
+    by_name, file, batch = done.stdout.splitlines()
+    assert by_name == f"{cannot} (AttributeError: module '__main__' has no attribute 'Batch'); {advice}"
+    assert file == (
+        f"{cannot} (FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'); "
+        "expected one that loads there as here"
+    )
+    assert batch.startswith("model.loader_processes: what a loader process made cannot be sent (")
+    assert "__main__.Batch" in batch and batch.endswith(advice)
+    assert "Exception in initializer" not in done.stderr, done.stderr
+
+
 KILLED = """
 import contextlib, time
 import numpy as np, torch
