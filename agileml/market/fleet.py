@@ -15,6 +15,7 @@ from agileml.errors import RESTARTED_CODES, RunError
 from agileml.events.market import MarketLeftOpen
 from agileml.events.terms import Fault
 from agileml.market.bill import Bill, bill_of
+from agileml.market.log import last_measured
 from agileml.market.service import MarketBackend, NotGivenBackError, OpenMarket
 from agileml.market.setup import MarketSetup
 from agileml.market.trainer import MarketTime, RunTrainer
@@ -48,10 +49,11 @@ class MarketFleet:
         self._journal: Journal | None = None
         self._market: OpenMarket | None = None
         setting = setup.plan.setting
+        self._estimator = Estimator(setup.vcpus, setting.job.vcpus, setting.job.phi)
         self.trainer = RunTrainer(
             backend.nodes,
             MarketTime(self._now_s, setup.speed, backend.leave_s),
-            Estimator(setup.vcpus, setting.job.vcpus, setting.job.phi),
+            self._estimator,
             clocks=clocks,
             work_vcpu_s=setting.job.work_vcpu_s,
             speeds=setup.pacing.speeds,
@@ -77,12 +79,17 @@ class MarketFleet:
         return self
 
     def attach(self, folder: RunFolder) -> None:
-        """Keep journal and events in `folder`. Raises RunError if another service has the journal."""
+        """Keep journal and events in `folder`, and go on with what an earlier process of the run has measured.
+
+        Raises RunError if another service has the journal.
+        """
         try:
             self._journal = self._stack.enter_context(Journal(folder.path / MARKET))
         except JournalError as error:
             raise RunError(str(error)) from None
         self._folder = folder
+        if self._was_open:
+            self._estimator.before = last_measured(folder.events.path)
         self._is_supervised = read_supervision(folder.path) is not None
 
     def runtime_env(self, variables: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Protocol
 
 from agileml.events.market import (
@@ -27,6 +28,7 @@ from agileml.events.market import (
 from agileml.events.run import Warned
 from agileml.events.schema import RunEvent
 from agileml.events.terms import AllocationEnding
+from agileml.runs.event_log import read_backwards
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Cloud, CloudError
 from bidbrain.live.decide import Measurements
@@ -54,6 +56,15 @@ from bidbrain.money import usd
 
 SPEND_S = 120  # market seconds between two events of an unchanged spend
 JUMP = 0.01
+
+
+def last_measured(events: Path) -> Measurements:
+    """What the log of a run says that was measured last. Raises SchemaError, OSError."""
+    for each in read_backwards(events):
+        if isinstance(each.event, EstimatesChanged):
+            found = each.event
+            return Measurements(found.phi, found.lambda_s, found.sigma_s, dict(found.nu))
+    return Measurements()
 
 
 class Writer(Protocol):

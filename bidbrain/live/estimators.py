@@ -174,11 +174,15 @@ def _lost_s(clock: Clock, speeds: Speeds, vcpus: Mapping[str, int], job_vcpus: i
 
 @dataclass
 class Estimator:
-    """Keeps the last clocks of a job and estimates from them. vcpus: nominal, by type; phi: the config's."""
+    """Keeps the last clocks of a job and estimates from them. vcpus: nominal, by type; phi: the config's.
+
+    before: what an earlier process of the job measured, which holds until it is measured anew.
+    """
 
     vcpus: Mapping[str, int]
     job_vcpus: int
     phi: float
+    before: Measurements = field(default_factory=Measurements)
     _clocks: deque[Clock] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def observe(self, clock: Clock) -> None:
@@ -187,10 +191,16 @@ class Estimator:
 
     def measured(self) -> Measurements:
         """All four figures, each None or absent until it was measured."""
-        clocks = list(self._clocks)
-        speeds = estimate_speeds(clocks, self.vcpus, self.job_vcpus, self.phi)
-        phi = self.phi if speeds.phi is None else speeds.phi
-        what = (speeds, self.vcpus, self.job_vcpus, phi)
+        clocks, before = list(self._clocks), self.before
+        assumed = self.phi if before.phi is None else before.phi
+        now = estimate_speeds(clocks, self.vcpus, self.job_vcpus, assumed)
+        speeds = Speeds({**before.nu, **now.nu}, before.phi if now.phi is None else now.phi)
+        what = (speeds, self.vcpus, self.job_vcpus, assumed if now.phi is None else now.phi)
         lambda_s = estimate_loss(clocks, Disturbance.EVICTION, *what)
         sigma_s = estimate_loss(clocks, Disturbance.CHANGE, *what)
-        return Measurements(speeds.phi, lambda_s, sigma_s, speeds.nu)
+        return Measurements(
+            speeds.phi,
+            before.lambda_s if lambda_s is None else lambda_s,
+            before.sigma_s if sigma_s is None else sigma_s,
+            speeds.nu,
+        )

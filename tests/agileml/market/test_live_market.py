@@ -30,8 +30,9 @@ from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
 from bidbrain.accounts.ledger import EntryKind, read_ledgers
 from bidbrain.live.cloud import CloudError, Instance
+from bidbrain.live.decide import Measurements
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
-from bidbrain.live.journal import JOURNAL, Closed, Closing, Draining, read_journal
+from bidbrain.live.journal import JOURNAL, Closed, Closing, Draining, Journal, Opened, read_journal
 from tests.agileml.market.market_rig import (
     HELD,
     InstantBackend,
@@ -333,6 +334,16 @@ def test_a_second_service_for_the_same_job_is_refused(tmp_path: Path) -> None:
         first.fleet.attach(first.folder)
         with pytest.raises(RunError, match="another service runs this job"):
             second.fleet.attach(first.folder)
+
+
+def test_a_run_that_begins_again_goes_on_with_what_was_measured(tmp_path: Path) -> None:
+    rig = MarketRig(job(), tmp_path)
+    rig.folder.events.write(EstimatesChanged(5, 0.8, 40.0, 9.0, {"c3.8xlarge": 20.0}))
+    with Journal(rig.folder.path / "market") as journal:
+        journal.append(Opened("job", "proteus", 0))
+    with rig.fleet:
+        rig.fleet.attach(rig.folder)
+        assert rig.fleet.trainer.report(0).measured == Measurements(0.8, 40.0, 9.0, {"c3.8xlarge": 20.0})
 
 
 def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:

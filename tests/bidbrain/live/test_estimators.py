@@ -84,6 +84,20 @@ def test_what_was_not_seen_is_not_said() -> None:
     assert (engine.lambda_s, engine.sigma_s) == (33, 2)
 
 
+def test_what_an_earlier_process_measured_holds_until_it_is_measured_anew() -> None:
+    before = Measurements(0.7, 30.0, 5.0, {"small": 3.0, "large": 7.5})
+    estimator = Estimator(VCPUS, JOB_VCPUS, 1.0, before)
+    assert estimator.measured() == before
+    for _ in range(20):
+        estimator.observe(Clock((Stretch(10.0, {"small": 8}),), 320.0))
+    for _ in range(2):
+        estimator.observe(Clock((Stretch(22.0, {"small": 8}),), 320.0, Disturbance.EVICTION, 1))
+    found = estimator.measured()
+    assert found.nu == {"small": pytest.approx(4.0), "large": 7.5}
+    assert found.lambda_s == pytest.approx(12.0)
+    assert (found.phi, found.sigma_s) == (0.7, 5.0)
+
+
 def test_clocks_done_again_count_as_lost() -> None:
     estimator = Estimator(VCPUS, JOB_VCPUS, 1.0)
     for _ in range(20):
