@@ -68,7 +68,8 @@ def plan_rows(
     rows = []
     for index, event in enumerate(in_order):
         told = {key: value for key, value in event.items() if key not in ("at_clock", "at_s")}
-        what = ", ".join(f"{key} {value}" for key, value in told.items() if value is not None)
+        said = {key: value for key, value in told.items() if value is not None}
+        what = ", ".join(key if value is True else f"{key} {value}" for key, value in said.items())
         when = f"{_when(event)}" if event.get("at_clock") is not None else f"{_when(event):g} s"
         fired_s, finished_s = times_s.get(index, (None, None))
         rows.append((when, what, _at(fired_s), _at(finished_s)))

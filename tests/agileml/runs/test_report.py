@@ -59,6 +59,7 @@ CONFIG = from_values(
             {"at_clock": 180, "join": 3},
             {"at_clock": 260, "notice": 2, "warning_s": 30},
             {"at_clock": 320, "notice": "all", "warning_s": 30},
+            {"at_clock": 399, "kill_controller": True},
         ],
     }
 )
@@ -133,7 +134,7 @@ def test_the_summary_says_what_the_events_say() -> None:
     assert summary["clocks"] == 400
     assert summary["clocks_redone"] == 6
     assert summary["stages"] == [1, 2, 3, 2, 1]
-    assert summary["plan"] == {"planned": 4, "fired": 4, "finished": 4}
+    assert summary["plan"] == {"planned": 5, "fired": 4, "finished": 4}
     assert summary["machines"] == {
         "reliable": {"started": 1, "joined": 0, "left": 0, "lost": 0},
         "transient": {"started": 0, "joined": 5, "left": 4, "lost": 1},
@@ -174,6 +175,7 @@ def test_the_report_is_the_live_page_with_everything_in_one_file() -> None:
     assert [(row[0], row[1]) for row in shown["plan"][:2]] == [
         ("100", "join 2, tier transient"), ("180", "join 3, tier transient"),
     ]  # fmt: skip
+    assert shown["plan"][4] == ["399", "kill_controller", "-", "-"]
     assert shown["plan"][0][2] == f"{of_type(log, PlanFired)[0].t_s:.3f} s"
     assert [(stage, reliable + transient) for _, stage, reliable, transient in shown["members"]] == [
         (1, 1), (2, 3), (3, 6), (2, 4), (2, 3), (1, 1),
