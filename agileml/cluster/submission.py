@@ -22,7 +22,8 @@ from agileml.config.job import JobConfig
 from agileml.config.market import CloudMarketConfig
 
 RESULTS = "proteus-runs"  # in the home folder of the user who started the cluster's head
-EXCLUDED = ["/runs", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
+RUNS = "/runs"  # where a run's results go by default
+EXCLUDED = ["__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Submission:
         return {
             "working_dir": str(self.folder),
             "py_modules": [_folder_of(package) for package in PACKAGES],
-            "excludes": EXCLUDED,
+            "excludes": [*EXCLUDED, *_excluded_runs()],
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(stop_wait_s)},
         }
 
@@ -79,6 +80,17 @@ def _folder_of(package: str) -> str:
     file = importlib.import_module(package).__file__
     assert file is not None, package
     return str(Path(file).parent)
+
+
+def _excluded_runs() -> list[str]:
+    """Patterns that exclude the results of earlier runs.
+
+    Ray excludes by the same patterns from the working folder and from each package. So what a package of ours has in a
+    folder of that name is taken out again.
+    """
+    ours = (Path(_folder_of(package) + RUNS) for package in PACKAGES)
+    kept = {file.name for folder in ours if folder.is_dir() for file in folder.iterdir()}
+    return [f"{RUNS}/*", *(f"!{RUNS}/{name}" for name in sorted(kept - set(EXCLUDED)))]
 
 
 def settled(config: JobConfig, job: str, home: Path) -> JobConfig:

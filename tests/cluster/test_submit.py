@@ -124,7 +124,18 @@ def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Pat
 
     # Not by asking for its status all the time, which would take the job's cores.
     events = cluster.home / "proteus-runs" / job / "events.jsonl"
-    until(lambda: events.is_file() and '"kind": "cut"' in events.read_text())
+    asked_s = time.monotonic()
+
+    def has_cut() -> bool:
+        nonlocal asked_s
+        if time.monotonic() > asked_s + 20:
+            assert status(cluster, job)["state"] in ("PENDING", "RUNNING"), cluster.proteus(
+                "logs", job, "--address", cluster.dashboard
+            )
+            asked_s = time.monotonic()
+        return events.is_file() and '"kind": "cut"' in events.read_text()
+
+    until(has_cut)
     # The driver tells how far it is from time to time: a job that has just begun is at clock 0.
     found = until(
         lambda: (now := status(cluster, job)) and (now["clock"] or now["state"] != "RUNNING") and now

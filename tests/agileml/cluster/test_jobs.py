@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import socket
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,31 @@ def test_a_home_folder_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "job.yaml").touch()
     with pytest.raises(ClusterError, match="expected a project's folder"):
         submission(Path("job.yaml"), [], here=tmp_path)
+
+
+def packed(folder: Path, excludes: list[str], to: Path) -> set[str]:
+    """The files of a folder that Ray uploads, as it packs them itself."""
+    from ray._private.runtime_env.packaging import create_package
+
+    create_package(str(folder), to, include_gitignore=True, excludes=excludes)
+    with zipfile.ZipFile(to) as archive:
+        return {name for name in archive.namelist() if not name.endswith("/")}
+
+
+def test_our_packages_travel_whole_and_results_of_earlier_runs_stay(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for name in ("job.yaml", "own/runs/kept.py", "runs/mlr-1/events.jsonl", "runs/notes.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    environment = submission(Path("job.yaml"), [], here=project).runtime_env(10)
+    excludes = environment["excludes"]
+    assert packed(project, excludes, tmp_path / "project.zip") == {"job.yaml", "own/runs/kept.py"}
+    assert len(environment["py_modules"]) == 4
+    for package in map(Path, environment["py_modules"]):
+        ours = {str(file.relative_to(package)) for file in package.rglob("*") if file.is_file()}
+        sent = packed(package, excludes, tmp_path / f"{package.name}.zip")
+        assert {name for name in ours if "__pycache__" not in name} <= sent
+        assert not any("__pycache__" in name for name in sent)
 
 
 def test_ids_say_what_and_are_never_twice() -> None:
