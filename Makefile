@@ -34,12 +34,12 @@ test: style
 	wait $$types || tests=1; wait $$ray || tests=1; cat build/ray_tests.log; exit $$tests
 
 # The core of the tests with Ray (every fault in one run, submitted jobs) on another version of it: make test-ray RAY=2.54.1
-# The other packages are those of .venv: a path in a .pth file is searched last.
+# The other packages are those of .venv: a path in a .pth file is searched last. It is compiled, as a dozen processes start at once.
 test-ray: venv
 	@test -n "$(RAY)" || { echo "Name a version: make test-ray RAY=2.54.1"; exit 2; }
 	$(BIN)/python -m venv --clear --without-pip build/ray-$(RAY)
 	$(BIN)/python -c 'import site, sys; open(sys.argv[1], "w").write(site.getsitepackages()[0])' $$(echo build/ray-$(RAY)/lib/python3*/site-packages)/shared.pth
-	$(BIN)/python -m pip --python build/ray-$(RAY)/bin/python install --quiet --disable-pip-version-check --no-compile --no-deps ray==$(RAY)
+	$(BIN)/python -m pip --python build/ray-$(RAY)/bin/python install --quiet --disable-pip-version-check --no-deps ray==$(RAY)
 	PYTHONPATH=$(CURDIR) build/ray-$(RAY)/bin/python -m pytest -q -m "not slow" tests/faults/test_real_nodes.py tests/cluster/test_submit.py
 
 # All tests, those with Ray nodes one at a time, as some of them load both cores. SCHEDULES: how many the model runs in each of

@@ -23,7 +23,7 @@ import psutil
 
 GIB = 1 << 30
 NEEDED = ("ray", "numpy", "numba", "pyzmq", "msgpack", "safetensors", "pydantic", "scikit-learn", "torch")
-RAY_SERIES = "2.60."
+RAY_OLDEST, RAY_NEWEST = (2, 54), (2, 60)  # series, as in setup.cfg; the tests pass on both
 MACHINE_BYTES = 300 << 20  # a local Ray node with one worker
 STORE_BYTES = 80 << 20
 FIRST_TRY = "proteus configs --copy . && proteus run configs/demo.yaml"
@@ -70,12 +70,13 @@ def judge_packages(versions: dict[str, str | None]) -> Finding:
         )
     ray = versions["ray"] or ""
     text = ", ".join(f"{name} {found}" for name, found in versions.items())
-    if not ray.startswith(RAY_SERIES):
+    if not RAY_OLDEST <= _series(ray) <= RAY_NEWEST:
+        oldest, newest = (".".join(map(str, series)) for series in (RAY_OLDEST, RAY_NEWEST))
         return Finding(
             "Packages",
             BLOCKS,
             f"ray {ray}",
-            f"install Ray {RAY_SERIES}x, as setup.cfg asks for: make venv in a checkout, or pip install",
+            f"install Ray {oldest} to {newest}, as setup.cfg asks for: make venv in a checkout, or pip install",
         )
     return Finding("Packages", OK, text)
 
@@ -250,6 +251,11 @@ def run_doctor(address: str | None, say: Callable[[str], None] = print, *, as_js
         return 1
     say(f"This computer can run Proteus. Try: {FIRST_TRY}")
     return 0
+
+
+def _series(found: str) -> tuple[int, ...]:
+    """The first two numbers of a version; those that are no numbers count as none."""
+    return tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
 
 
 def _version(package: str) -> str | None:

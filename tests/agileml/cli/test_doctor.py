@@ -1,6 +1,8 @@
 """What the doctor finds, and that everything that is not right comes with what to do."""
 
+import configparser
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,12 @@ ALL = dict.fromkeys(doctor.NEEDED, "1.0") | {"ray": "2.60.0"}
         (doctor.judge_python(3, 13), Severity.BLOCKS),
         (doctor.judge_packages(ALL), Severity.OK),
         (doctor.judge_packages(ALL | {"pyzmq": None}), Severity.BLOCKS),
-        (doctor.judge_packages(ALL | {"ray": "2.49.1"}), Severity.BLOCKS),
+        (doctor.judge_packages(ALL | {"ray": "2.54.1"}), Severity.OK),
+        (doctor.judge_packages(ALL | {"ray": "2.9.3"}), Severity.BLOCKS),
+        (doctor.judge_packages(ALL | {"ray": "2.53.0"}), Severity.BLOCKS),
+        (doctor.judge_packages(ALL | {"ray": "2.61.0"}), Severity.BLOCKS),
+        (doctor.judge_packages(ALL | {"ray": "3.0.0.dev0"}), Severity.BLOCKS),
+        (doctor.judge_packages(ALL | {"ray": "unknown"}), Severity.BLOCKS),
         (doctor.judge_encryption(True), Severity.OK),
         (doctor.judge_encryption(False), Severity.BLOCKS),
         (doctor.judge_memory(8 * GIB, 16 * GIB), Severity.OK),
@@ -41,6 +48,14 @@ ALL = dict.fromkeys(doctor.NEEDED, "1.0") | {"ray": "2.60.0"}
 def test_what_a_figure_means(finding: Finding, severity: Severity) -> None:
     assert finding.severity is severity
     assert bool(finding.advice) == (severity is not Severity.OK)
+
+
+def test_the_doctor_knows_the_range_of_ray_that_is_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    (asked,) = [each for each in setup["options"]["install_requires"].split() if each.startswith("ray[")]
+    oldest, (major, minor) = doctor.RAY_OLDEST, doctor.RAY_NEWEST
+    assert asked == f"ray[default]>={oldest[0]}.{oldest[1]},<{major}.{minor + 1}"
 
 
 def test_an_address_that_nobody_answers_blocks() -> None:
