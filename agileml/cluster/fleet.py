@@ -74,10 +74,6 @@ class Fleet(Protocol):
     """A source of Ray nodes. A context manager; `poll` may block for as long as a node takes to start."""
 
     @property
-    def head_node_id(self) -> str:
-        """The Ray node that runs the controller."""
-
-    @property
     def expected(self) -> int:
         """How many nodes must be up before the run starts."""
 
@@ -152,10 +148,6 @@ class LocalFleet:
         self._frozen: dict[str, float] = {}  # until
         self._look_due_s = 0.0
 
-    @property
-    def head_node_id(self) -> str:
-        return self._cluster.head_node_id
-
     def __enter__(self) -> Self:
         self._cluster.__enter__()
         return self
@@ -227,15 +219,6 @@ class ExistingFleet:
         self._admitted = dict.fromkeys(Tier, 0)
         self._draining: set[str] = set()
         self._due_s = 0.0
-
-    @property
-    def head_node_id(self) -> str:
-        import ray
-
-        for node in ray.nodes():
-            if node["Alive"] and "node:__internal_head__" in node["Resources"]:
-                return str(node["NodeID"])
-        raise ClusterError(f"address: the cluster at {self._address} has no live head node")
 
     def __enter__(self) -> Self:
         ray_cluster.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))

@@ -99,11 +99,6 @@ class LocalCluster:
         return str(self._cluster.gcs_address)
 
     @property
-    def head_node_id(self) -> str:
-        """Ray's id of the head node."""
-        return str(self._cluster.head_node.node_id)
-
-    @property
     def token_path(self) -> Path:
         """The file (mode 0600) with the token that every process of this cluster must show."""
         assert self._folder is not None, "the cluster is not started"

@@ -14,7 +14,7 @@ import ray
 
 from agileml.application import Array
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
-from agileml.cluster.ray_cluster import TieredNode, tiered_nodes
+from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode, tiered_nodes
 from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
@@ -41,9 +41,7 @@ ENDED_KEPT = 1000  # processes that are gone: new controllers are told of them, 
 class ActorGroup:
     """The actors of the controller and the machines of one run, in the Ray cluster that this process uses."""
 
-    def __init__(
-        self, spec: RunSpec, expected: int, head_node: str, runtime_env: dict[str, Any], startup: Startup
-    ) -> None:
+    def __init__(self, spec: RunSpec, expected: int, runtime_env: dict[str, Any], startup: Startup) -> None:
         """Start the controller's process. Raises RunError."""
         self._spec = spec
         self._keys = KeyPair.generate()
@@ -57,7 +55,7 @@ class ActorGroup:
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
-        self._head = start_head(head_node, spec, expected, self._env)
+        self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
         public = startup.result(self._head.public_key.remote(), what, logs_folder)
         address = startup.result(self._begin_head(public), what, logs_folder)

@@ -69,11 +69,6 @@ class MarketFleet:
 
     # -- a fleet ------------------------------------------------------------------------------------------------
 
-    @property
-    def head_node_id(self) -> str:
-        """The Ray node that keeps the controller."""
-        return self._backend.head_node_id
-
     def __enter__(self) -> Self:
         self._stack.enter_context(self._backend)
         return self

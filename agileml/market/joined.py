@@ -51,11 +51,6 @@ class JoinedCluster:
             self._liveness.__exit__(None, None, None)
             raise
 
-    @property
-    def head_node_id(self) -> str:
-        """The Ray node that keeps the controller."""
-        return self._cluster.head_node_id
-
     def __enter__(self) -> Self:
         self._cluster.__enter__()
         return self

@@ -55,11 +55,6 @@ class PlayedBackend:
         )
         self.warm = self.nodes.initial
 
-    @property
-    def head_node_id(self) -> str:
-        """The Ray node that keeps the controller."""
-        return self._cluster.head_node_id
-
     def __enter__(self) -> Self:
         self._cluster.__enter__()
         self.nodes.start_warming()

@@ -42,9 +42,6 @@ class MarketBackend(Protocol):
     """A market, and the Ray cluster that its instances join; this process is connected to it. A context manager."""
 
     @property
-    def head_node_id(self) -> str: ...
-
-    @property
     def warm(self) -> int:
         """Nodes whose processes start before the market opens; 0 where a node comes with its instance."""
 

@@ -27,6 +27,8 @@ from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
 
+HEAD_SHARE = 0.001  # of the head's resource, as little as Ray's own actors there take
+
 
 class MachineActor:
     """One machine of a run: one actor per Ray node. It begins when it is given the run's keys."""
@@ -217,18 +219,20 @@ def start_machine(
     return _remote(MachineActor).options(**options).remote(name, spec, hardware)
 
 
-def start_head(ray_node: str, spec: RunSpec, expected: int, runtime_env: dict[str, Any]) -> Any:
-    """Start the controller's actor on the head node; it reserves nothing.
+def start_head(resource: str, spec: RunSpec, expected: int, runtime_env: dict[str, Any]) -> Any:
+    """Start the controller's actor on the head, the node with this resource; of that it reserves a trace.
+
+    Not by the node's id: where Ray's state outlives its head, the controller starts again on the next one.
 
     Ray's GCS would keep a record of each of the 100,000 newest calls of actors, some 2 KB, in memory. The driver asks
     for the state so often that this is what the head's memory would grow by for hours, so ours keep none.
     """
     options = {
         "num_cpus": 0,
+        "resources": {resource: HEAD_SHARE},
         "max_concurrency": 8,
         "max_restarts": -1,  # clocks go on meanwhile
         "enable_task_events": False,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(ray_node, soft=False),
         "runtime_env": runtime_env,
     }
     return _remote(HeadActor).options(**options).remote(spec, expected)

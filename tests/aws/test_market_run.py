@@ -88,7 +88,6 @@ class Instances(InstantNodes):
 class MotoGround:
     """EC2 with a clock that looks more often."""
 
-    head_node_id = "head"
     warm = 0
     leave_s = 5.0
 

@@ -29,10 +29,6 @@ class SharedFleet:
         ]
         self.expected = len(self._orders)
 
-    @property
-    def head_node_id(self) -> str:
-        return self._cluster.head_node_id
-
     def __enter__(self) -> Self:
         return self
 

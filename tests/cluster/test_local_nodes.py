@@ -23,7 +23,7 @@ import ray
 from agileml.cluster import ray_cluster
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.local import HEALTH_CHECK, LocalCluster
-from agileml.cluster.ray_cluster import reach
+from agileml.cluster.ray_cluster import HEAD_RESOURCE, reach
 from agileml.errors import RunError
 from agileml.events.terms import Tier
 from tests.cluster.started import best_s
@@ -38,6 +38,12 @@ def until(condition: Callable[[], Any], timeout_s: float = 120) -> float:
         assert time.monotonic() - start_s < timeout_s, "this never came true"
         time.sleep(0.01)
     return time.monotonic() - start_s
+
+
+def head_id() -> str:
+    """Ray's id of the head node."""
+    (head,) = [node for node in ray.nodes() if node["Alive"] and HEAD_RESOURCE in node["Resources"]]
+    return str(head["NodeID"])
 
 
 @ray.remote(num_cpus=1)
@@ -67,9 +73,7 @@ def test_a_node_that_registers_too_late_is_ended_and_started_again(
 
     monkeypatch.setattr(cluster._cluster, "add_node", too_late)
     added = cluster.add_nodes(Tier.TRANSIENT, 1)
-    until(
-        lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]} == {cluster.head_node_id, added[0].node_id}
-    )
+    until(lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]} == {head_id(), added[0].node_id})
     assert late != [added[0].node_id]
 
 
@@ -92,8 +96,8 @@ def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalC
     ]
     assert cluster.tiered_nodes() == added
     assert ray_cluster.tiered_nodes() == sorted(added, key=lambda machine: machine.node_id)
-    assert cluster.head_node_id not in {machine.node_id for machine in added}
-    assert ray.get_runtime_context().get_node_id() == cluster.head_node_id
+    assert head_id() not in {machine.node_id for machine in added}
+    assert ray.get_runtime_context().get_node_id() == head_id()
 
 
 def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: LocalCluster) -> None:
@@ -276,7 +280,7 @@ def test_a_second_cluster_disturbs_nobody_and_leaves_nothing(
     print(f"{how}: up in {up_s:.2f} s, gone after {took_s:.2f} s")
     assert of_folder(folder) == []
     assert not folder.exists()
-    assert ray.nodes()[0]["NodeID"] == cluster.head_node_id
+    assert ray.nodes()[0]["NodeID"] == head_id()
     # A raylet that lives has a name there for a moment while it starts; what a dead one leaves is there for good.
     until(lambda: not [name for name in os.listdir("/dev/shm") if "plasma" in name])
 
@@ -308,11 +312,11 @@ def test_labels_make_a_machine(labels: dict[str, str], tier: Tier | None) -> Non
     assert (machine and machine.tier) == tier
     if machine is not None:
         assert machine.allocation == "ab"  # on its own unless it says otherwise
-    head = node | {"Resources": {"node:__internal_head__": 1.0}}
+    head = node | {"Resources": {HEAD_RESOURCE: 1.0}}
     assert ray_cluster.as_tiered_node(head) is None
 
 
-REACH = "import sys; from agileml.cluster.ray_cluster import reach; print(reach(sys.argv[1]))"
+REACH = "import sys; from agileml.cluster.ray_cluster import HEAD_RESOURCE, reach; print(reach(sys.argv[1]))"
 
 
 @pytest.mark.slow

@@ -161,7 +161,6 @@ class StoppedClock:
 class InstantBackend:
     """No cluster: what a market gives is there. `seconds`: by which market time passes."""
 
-    head_node_id = "head"
     warm = 0
     leave_s = 2.0
 
