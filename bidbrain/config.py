@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,8 +49,13 @@ class SimulateConfig(BaseModel):
     min_delta: float = Field(0.0, ge=0.0)
     grant_delay_s: int = Field(0, ge=0, lt=3600)
     slot_vcpus: int | None = Field(None, gt=0)
+    # What a machine sends and receives; paid between zones and regions, on-demand machines being in the zone `home`.
+    traffic_gb_per_h: float = Field(0.0, ge=0.0)
+    traffic_usd_per_gb: dict[str, float] = {}
+    home: str | None = None
     availability: list[Path] = []
     spot_share: float = Field(0.3, gt=0.0)
+    spot_shares: dict[str, float] = {}
     deadline: float | None = Field(None, ge=1.0)
     nodes: int = Field(16, gt=0)
     out: Path | None = None
@@ -76,7 +82,15 @@ class SimulateConfig(BaseModel):
             raise ValueError("a name is given twice")
         return names
 
-    @field_validator("on_demand", "vcpus")
+    @field_validator("traffic_usd_per_gb")
+    @classmethod
+    def _not_negative(cls, prices: dict[str, float]) -> dict[str, float]:
+        for route, price in prices.items():
+            if not 0 <= price < math.inf:
+                raise ValueError(f"{route} is {price}, expected dollars per GB, 0 or more")
+        return prices
+
+    @field_validator("on_demand", "vcpus", "spot_shares")
     @classmethod
     def _positive(cls, figures: dict[str, float]) -> dict[str, float]:
         for name, figure in figures.items():

@@ -7,8 +7,8 @@ job is its header (rules, types, reliable machines); the others are events.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class EntryKind(StrEnum):
     KEEP = "keep"
     LET_GO = "let_go"
     WORK = "work"
+    TRAFFIC = "traffic"  # all that went between two zones, at the job's end
 
 
 class EvictionCause(StrEnum):
@@ -49,7 +50,8 @@ MONEY = (EntryKind.CHARGE, EntryKind.REFUND)
 class Entry:
     """One event. price and bid in micro-dollars per machine hour, amounts signed (a refund is negative).
 
-    hour: number of the instance hour since the grant, from 0. done_vcpu_s: work so far (kind WORK).
+    hour: number of the instance hour since the grant, from 0. done_vcpu_s: work so far (kind WORK). route, megabytes:
+    two zones, and what went between them, at `price` per GB (kind TRAFFIC).
     """
 
     at_s: int
@@ -63,6 +65,18 @@ class Entry:
     micro_usd: int | None = None
     done_vcpu_s: int | None = None
     reason: str | None = None
+    route: str | None = None
+    megabytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Carriage:
+    """What traffic costs a job. gb_per_h: of each machine; home: zone of on-demand machines; prices: micro-dollars
+    per GB by route (`billing.traffic`)."""
+
+    gb_per_h: float
+    home: str
+    prices: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,7 @@ class Header:
     on_demand: dict[str, int]  # micro-dollars per machine hour of what is bought on demand
     cap_vcpus: int = 0
     evictions: EvictionCause = EvictionCause.PRICE
+    traffic: Carriage | None = None  # None: it is not billed
 
 
 @dataclass(frozen=True)
@@ -101,8 +116,14 @@ class Ledger:
 
     @property
     def micro_usd(self) -> int:
-        """The bill: all charges and refunds."""
-        return sum(entry.micro_usd or 0 for entry in self.entries if entry.kind in MONEY)
+        """The bill: all charges and refunds, and traffic."""
+        machines = sum(entry.micro_usd or 0 for entry in self.entries if entry.kind in MONEY)
+        return machines + self.traffic_micro_usd
+
+    @property
+    def traffic_micro_usd(self) -> int:
+        """The part of the bill that is traffic between zones and regions."""
+        return sum(entry.micro_usd or 0 for entry in self.entries if entry.kind is EntryKind.TRAFFIC)
 
 
 class LedgerError(ValueError):
@@ -110,7 +131,7 @@ class LedgerError(ValueError):
 
 
 def _header_line(header: Header) -> dict[str, Any]:
-    return {
+    line: dict[str, Any] = {
         "job": header.job,
         "kind": "job",
         "at": show_instant(header.start_s),
@@ -122,11 +143,26 @@ def _header_line(header: Header) -> dict[str, Any]:
         "cap_vcpus": header.cap_vcpus,
         "evictions": header.evictions.value,
     }
+    if header.traffic is not None:
+        line["traffic"] = asdict(header.traffic)
+    return line
 
 
 def _entry_line(job: str, entry: Entry) -> dict[str, Any]:
     line: dict[str, Any] = {"job": job, "at": show_instant(entry.at_s), "kind": entry.kind.value}
-    for name in ("allocation", "vcpus", "price", "bid", "hour", "micro_usd", "done_vcpu_s", "reason"):
+    names = (
+        "allocation",
+        "vcpus",
+        "price",
+        "bid",
+        "hour",
+        "micro_usd",
+        "done_vcpu_s",
+        "reason",
+        "route",
+        "megabytes",
+    )
+    for name in names:
         if (value := getattr(entry, name)) is not None:
             line[name] = value
     if entry.market is not None:
@@ -201,7 +237,13 @@ def _parse_header(line: dict[str, Any]) -> Header:
         {str(name): int(price) for name, price in line["on_demand"].items()},
         int(line.get("cap_vcpus", 0)),
         EvictionCause(line.get("evictions", "price")),
+        _parse_carriage(line["traffic"]) if "traffic" in line else None,
     )
+
+
+def _parse_carriage(found: dict[str, Any]) -> Carriage:
+    prices = {str(route): int(price) for route, price in found["prices"].items()}
+    return Carriage(float(found["gb_per_h"]), str(found["home"]), prices)
 
 
 def _parse_entry(line: dict[str, Any]) -> Entry:
@@ -224,4 +266,6 @@ def _parse_entry(line: dict[str, Any]) -> Entry:
         whole("micro_usd"),
         whole("done_vcpu_s"),
         line.get("reason"),
+        line.get("route"),
+        whole("megabytes"),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from bidbrain.accounts.carried import traffic_lines
 from bidbrain.accounts.ledger import ENDINGS, MONEY, Entry, EntryKind, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending, Life, bill
 from bidbrain.history.prices import NEVER_S, History
@@ -52,6 +53,7 @@ def rebill(ledger: Ledger, history: History) -> Audit:
             0,
             (f"unknown rules {header.rules!r} (there are {known})",),
         )
+    traffic = _traffic(ledger, differences)
     ends = {entry.allocation: entry for entry in ledger.entries if entry.kind in ENDINGS}
     last_s = max((entry.at_s for entry in ledger.entries), default=header.start_s)
     for grant in ledger.entries:
@@ -71,10 +73,31 @@ def rebill(ledger: Ledger, history: History) -> Audit:
         differences += [f"the ledger has {_show(line)}, the history does not"] * count
     for line, count in sorted((expected - booked).items()):
         differences += [f"the history asks for {_show(line)}, the ledger does not have it"] * count
-    total = sum(line[3] * count for line, count in expected.items())
-    return Audit(
-        header.job, header.scheme, ledger.micro_usd, total, sum(expected.values()), tuple(differences)
-    )
+    total = sum(line[3] * count for line, count in expected.items()) + sum(traffic.values())
+    lines = sum(expected.values()) + len(traffic)
+    return Audit(header.job, header.scheme, ledger.micro_usd, total, lines, tuple(differences))
+
+
+def _traffic(ledger: Ledger, differences: list[str]) -> dict[str, int]:
+    """Micro-dollars of traffic by route, from who was held where; where the ledger has others, a difference."""
+    carriage = ledger.header.traffic
+    booked = {e.route or "": e.micro_usd or 0 for e in ledger.entries if e.kind is EntryKind.TRAFFIC}
+    last_s = max((entry.at_s for entry in ledger.entries), default=ledger.header.start_s)
+    expected: dict[str, int] = {}
+    if carriage is not None:
+        try:
+            lines = traffic_lines(ledger.entries, ledger.header.types, carriage, last_s)
+        except ValueError as error:
+            differences.append(f"traffic: {error}")
+            return booked
+        expected = {line.route or "": line.micro_usd or 0 for line in lines}
+    for route in sorted(booked.keys() | expected.keys()):
+        one, other = booked.get(route, 0), expected.get(route, 0)
+        if one != other:
+            differences.append(
+                f"the ledger has {show_usd(one)} $ of traffic {route}, by its machines it is {show_usd(other)} $"
+            )
+    return expected
 
 
 def _show(line: BillLine) -> str:

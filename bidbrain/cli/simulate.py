@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -44,8 +44,14 @@ def simulate(
     sigma_s: int | None = typer.Option(None, help="Seconds that a grant stops the whole job."),
     phi: float | None = typer.Option(None, help="Worth of a vCPU beyond the job's own, 0 .. 1."),
     slot_vcpus: int | None = typer.Option(None, help="vCPUs of a request."),
+    traffic_gb_per_h: float | None = typer.Option(
+        None, help="GB that a machine sends and receives per hour."
+    ),
+    traffic_usd_per_gb: list[str] | None = typer.Option(None, metavar="A>B=USD", help="Price of a route."),
+    home: str | None = typer.Option(None, help="Zone of on-demand machines, for the price of traffic."),
     availability: list[Path] | None = typer.Option(None, help="Availability traces, one per pool."),
     spot_share: float | None = typer.Option(None, help="Spot price of a node, as a share of on-demand."),
+    spot_shares: list[str] | None = typer.Option(None, metavar="POOL=SHARE", help="The same of one pool."),
     deadline: float | None = typer.Option(None, help="Deadline of spot_2026, as a multiple of job hours."),
     nodes: int | None = typer.Option(None, help="Nodes of the job on availability traces."),
     ledger: int | None = typer.Option(None, metavar="JOBS", help="Jobs per scheme to write to ledger.jsonl."),
@@ -56,14 +62,20 @@ def simulate(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each row of the tables."),
 ) -> None:
     """Simulate what training jobs would have cost on recorded spot markets."""
-    options = dict(locals())
+    given = dict(locals())
+    del given["config"], given["sweep"], given["as_json"]
+    _with_options(config, given, sweep, as_json=as_json)
+
+
+def _with_options(config: Path | None, options: dict[str, Any], sweep: str | None, *, as_json: bool) -> None:
+    """Simulate with the options of the command line, by their names, over a config."""
     from bidbrain.cli import common
     from bidbrain.config import load_config
 
-    del options["config"], options["sweep"], options["as_json"]
     options |= {name: common.split(options[name]) for name in ("types", "zones", "schemes")}
-    options |= {name: common.pairs(options[name], _flag(name)) for name in ("on_demand", "vcpus")}
-    options["job_hours"] = common.numbers(job_hours, _flag("job_hours"))
+    keyed = ("on_demand", "vcpus", "spot_shares", "traffic_usd_per_gb")
+    options |= {name: common.pairs(options[name], _flag(name)) for name in keyed}
+    options["job_hours"] = common.numbers(options["job_hours"], _flag("job_hours"))
     with common.user_errors():
         given = {key: value for key, value in options.items() if value not in (None, [], {})}
         _run(load_config(config, given), sweep, as_json=as_json)

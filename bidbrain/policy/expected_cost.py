@@ -31,6 +31,7 @@ from bidbrain.policy.base import (
 from bidbrain.policy.footprint import scaling_efficiency
 from bidbrain.policy.pool_model import Choices, Footprint, Roads, Terms
 from bidbrain.policy.pool_search import least_footprint, without_dear
+from bidbrain.policy.rooms import Rooms
 from bidbrain.risk.book import Hazard, RiskBook
 from bidbrain.setting import ON_DEMAND_ZONE, Setting, Workload
 
@@ -82,12 +83,15 @@ class ExpectedCost:
         reliable = setting.reliable
         self._on_demand = reliable.on_demand / reliable.vcpus_per_machine  # per vCPU hour
         self._nobody = RiskBook()
+        self._rooms = Rooms()
 
     def decide(self, now_s: int, view: MarketView) -> Decision:
         spot = [h for h in view.holdings if h.market.zone != ON_DEMAND_ZONE]
         bought = [h for h in view.holdings if h.market.zone == ON_DEMAND_ZONE]
         pools = _by_market(spot)
         hazards = self._hazards(now_s, view, pools)
+        if self._setting.routes is not None:
+            self._rooms.look(now_s, {m: sum(h.vcpus for h in own) for m, own in pools.items()})
         lateness = self._lateness(now_s, view, pools, hazards, some_bought=bool(bought))
         if lateness.last:
             return self._only_on_demand(now_s, view, spot, bought, lateness)
@@ -147,13 +151,14 @@ class ExpectedCost:
             # A new machine pays its boot, and its share of the stop that its joining causes, over its expected life.
             overhead = (engine.boot_s + engine.sigma_s) / HOUR_S / life_h
             price = offer.price * (1.0 + overhead)
-            if price < self._on_demand * offer.vcpus:
-                rows.append((pool, math.floor(cap / offer.vcpus), price, offer.nu, offer.vcpus, loss))
+            most = math.floor(self._rooms.new(offer.market, cap) / offer.vcpus)
+            if price < self._on_demand * offer.vcpus and most > 0:
+                rows.append((pool, most, price, offer.nu, offer.vcpus, loss))
                 which.append((offer, False))
         table = np.array(rows, np.float64).reshape(-1, 6)
-        most, prices, nu, vcpus, losses = (table[:, i].copy() for i in range(1, 6))
+        mosts, prices, nu, vcpus, losses = (table[:, i].copy() for i in range(1, 6))
         roads = self._roads(view.job, [offer.market for offer, _ in which])
-        return Choices(table[:, 0].astype(np.int64), most, prices, nu, vcpus, losses, roads), which
+        return Choices(table[:, 0].astype(np.int64), mosts, prices, nu, vcpus, losses, roads), which
 
     def _roads(self, job: Workload, markets: list[Market]) -> Roads | None:
         """Where the choices are, and what a machine's traffic costs from place to place; None: nothing."""
@@ -282,6 +287,7 @@ class ExpectedCost:
         for i, (offer, is_held) in enumerate(plan.markets):
             if not is_held and plan.footprint.counts[i] > 0:
                 wanted[offer.market] = round(plan.footprint.counts[i])
+                self._rooms.ask(offer.market, wanted[offer.market] * offer.vcpus)
         actions: list[Action] = []
         for first in (True, False):
             for _, cost, _, offer in ranked:

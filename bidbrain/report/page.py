@@ -30,7 +30,8 @@ HOW_TO_READ = (
     " machines alone (1.0): a cost of 0.15 is 85% cheaper, a runtime of 0.7 is 30% faster. Intervals are 95%, from a"
     " bootstrap over days, since jobs of one day see one market. 'Free' is the share of machine time that was refunded"
     " because the provider took the machines back. Schemes with * know the future: they show what is left to win and"
-    " cannot be run. Whether two schemes differ is in pairs.json, which compares them job by job."
+    " cannot be run. 'Traffic' is the part of the cost that is data between zones and regions. Whether two schemes"
+    " differ is in pairs.json, which compares them job by job."
 )
 
 
@@ -46,6 +47,7 @@ def write_page(
     """Tables, plots (embedded) and settings in one page."""
     source = files("bidbrain.report").joinpath("page.html").read_text("utf-8")
     template = jinja2.Environment(autoescape=True).from_string(source)
+    has_traffic = any(row.traffic > 0 for row in rows)
     table = [
         (
             row.scheme + (" *" if row.yardstick else ""),
@@ -57,6 +59,7 @@ def write_page(
             show(row.evictions_per_job, 2),
             row.jobs,
             row.unfinished,
+            *[show(row.traffic, 4)] * has_traffic,
         )
         for row in rows
     ]
@@ -69,7 +72,7 @@ def write_page(
         subtitle=subtitle,
         how_to_read=HOW_TO_READ,
         notes=notes,
-        header=HEADER,
+        header=(*HEADER, *["traffic"] * has_traffic),
         table=table,
         sections=embedded,
         settings=settings,

@@ -49,7 +49,9 @@ def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
             pad_edge=False,
             padding=(0, 1, 0, 0),
         )
-        for name in ("scheme", "cost", "95% interval", "runtime", "free", "evicted", "unfinished"):
+        names = ["scheme", "cost", "95% interval", "runtime", "free", "evicted", "unfinished"]
+        has_traffic = any(row.traffic > 0 for row in rows)
+        for name in [*names, *["traffic"] * has_traffic]:
             table.add_column(name, justify="left" if name == "scheme" else "right", no_wrap=True)
         for row in rows:
             if row.job_hours != hours:
@@ -62,6 +64,7 @@ def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
                 "-" if math.isnan(row.free_fraction) else f"{row.free_fraction:.1%}",
                 show(row.evictions_per_job, 1),
                 f"{row.unfinished} of {row.jobs}" if row.unfinished else "0",
+                *[show(row.traffic, 4)] * has_traffic,
             )
         tables.append(table)
     return tables

@@ -14,7 +14,7 @@ from bidbrain.policy.registry import KernelPolicy, Scheme
 from bidbrain.risk.survival import STATES
 from bidbrain.setting import Setting
 from bidbrain.simulate import kernel
-from bidbrain.simulate.simulator import Outcome, header
+from bidbrain.simulate.simulator import Outcome, header, with_traffic
 
 TAPE_ROWS = 20_000
 KINDS = {
@@ -100,6 +100,8 @@ class CompiledSimulator:
 
     def outcomes(self, starts: Sequence[int]) -> list[Outcome]:
         """The same, one outcome per start."""
+        if self._setting.routes is not None and self._setting.job.traffic_gb_per_h:
+            return [self.ledger(start_s, "job")[0] for start_s in starts]  # traffic is billed from the ledger
         return [self._outcome(s, row) for s, row in zip(starts, self.run(starts).tolist(), strict=True)]
 
     def ledger(self, start_s: int, name: str) -> tuple[Outcome, Ledger]:
@@ -118,7 +120,7 @@ class CompiledSimulator:
         rows = tape[: out[kernel.TAPE_ROWS]].tolist()
         entries = self._with_reliable([self._entry(row) for row in rows], start_s, int(out[kernel.END_S]))
         ledger = Ledger(header(self._setting, self._scheme.name, start_s, name), tuple(entries))
-        return self._outcome(start_s, out.tolist()), ledger
+        return with_traffic(self._outcome(start_s, out.tolist()), ledger)
 
     def _outcome(self, start_s: int, row: list[int]) -> Outcome:
         end_s = row[kernel.END_S]

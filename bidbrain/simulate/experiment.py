@@ -57,7 +57,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: means over finished jobs; cost and runtime relative to all on-demand."""
+    """A line of the table: means over finished jobs; cost, its traffic and runtime relative to all on-demand."""
 
     scheme: str
     job_hours: float
@@ -72,6 +72,7 @@ class Row:
     runtime_p95: float
     jobs: int
     yardstick: bool
+    traffic: float = 0.0  # of the cost
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ def summarise(result: Result, seed: int) -> Row:
         _percentile(times),
         len(result.outcomes),
         result.yardstick,
+        _mean(np.array([o.traffic_micro_usd / result.baseline_micro_usd for o in done])),
     )
 
 

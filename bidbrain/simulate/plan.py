@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bidbrain.billing.traffic import Routes, UnknownRouteError, prices_with
 from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig
-from bidbrain.history.prices import History, Market
+from bidbrain.history.prices import ON_DEMAND_ZONE, History, Market
 from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.machines import UnknownTypeError, types_at
 from bidbrain.money import micro_usd
@@ -63,6 +64,8 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
             notes.append(f"{length}: tables leave it out")
     notes += history.select(markets).gone_notes
     setting = make_setting(config, history, markets, train, evaluate)
+    if setting.routes is not None and set(config.schemes) & set(OTHER_SCHEMES):
+        notes.append("paid_hours_bound leaves traffic out")
     pieces = history.usable(evaluate)
     schemes = tuple(config.schemes or DEFAULT_SCHEMES)
     for name in schemes:
@@ -113,7 +116,8 @@ def make_setting(
     each = vcpus if config.reliable_type else REFERENCE_VCPUS
     base_name = reference_type(types)
     engine = Engine(config.boot_s, config.lambda_s, config.sigma_s)
-    job = Workload(config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline, engine)
+    work = (config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline)
+    job = Workload(*work, engine, config.traffic_gb_per_h)
     bidding = Bidding(
         min_delta=micro_usd(config.min_delta),
         grant_delay_s=config.grant_delay_s,
@@ -127,6 +131,7 @@ def make_setting(
         raise ConfigError(
             f"slot_vcpus {config.slot_vcpus} is too small: a cap of {job.cap_vcpus} vCPUs is at most {MOST_SLOTS} slots"
         )
+    routes = routes_of(config, markets)
     return Setting(
         job,
         listings,
@@ -136,7 +141,25 @@ def make_setting(
         reference_price(*types[base_name]),
         bidding,
         config.rules or "hourly_2016",
+        routes=routes,
     )
+
+
+def routes_of(config: SimulateConfig, markets: Sequence[Market]) -> Routes | None:
+    """What traffic between these pools costs; None: nothing. Raises ConfigError for an unknown price or zone."""
+    if not config.traffic_gb_per_h:
+        for key in ("home", "traffic_usd_per_gb"):
+            if key in config.model_fields_set:
+                raise ConfigError(f"{key} is given without traffic_gb_per_h, expected both")
+        return None
+    try:
+        prices = prices_with(config.traffic_usd_per_gb)
+        routes = Routes(config.home or markets[0].zone, prices)
+        home = routes.place(Market("", ON_DEMAND_ZONE))
+        routes.matrix(sorted({home, *(routes.place(market) for market in markets)}))
+    except UnknownRouteError as error:
+        raise ConfigError(f"traffic: {error}") from None
+    return routes
 
 
 def choose_markets(

@@ -16,7 +16,7 @@ from bidbrain.money import HOUR_S, MICRO_USD
 from bidbrain.policy.registry import POOLS, SCHEMES, find_scheme
 from bidbrain.setting import REFERENCE_VCPUS, Bidding, Engine, Listing, Reliable, Setting, Workload
 from bidbrain.simulate.experiment import Experiment, Starts
-from bidbrain.simulate.plan import Plan
+from bidbrain.simulate.plan import Plan, routes_of
 
 NODE_ON_DEMAND = MICRO_USD  # a node's on-demand price is the unit: 1 $/h
 BOOT_S = 180
@@ -34,10 +34,13 @@ def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
         raise ConfigError(
             f"availability traces have different ticks: {', '.join(f'{tick} s' for tick in ticks)}"
         )
-    price = round(config.spot_share * NODE_ON_DEMAND)
-    if price <= 0:
-        raise ConfigError(f"spot_share {config.spot_share} is nothing")
-    pools = tuple(replace(trace, price=price) for trace in traces)
+    if unknown := set(config.spot_shares) - set(names):
+        raise ConfigError(f"spot_shares: {min(unknown)} is no pool (there are {', '.join(names)})")
+    shares = {name: config.spot_shares.get(name, config.spot_share) for name in names}
+    for share in shares.values():
+        if round(share * NODE_ON_DEMAND) <= 0:
+            raise ConfigError(f"spot_share {share} is nothing")
+    pools = tuple(replace(trace, price=round(shares[trace.market.zone] * NODE_ON_DEMAND)) for trace in traces)
     end_s = min(pool.end_s for pool in pools)
     if len({pool.end_s for pool in pools}) > 1:
         notes.append(f"traces of different lengths: the shortest, {end_s / HOUR_S:.1f} h, is used")
@@ -64,7 +67,8 @@ def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Se
     boot_s = config.boot_s if "boot_s" in config.model_fields_set else BOOT_S
     engine = Engine(boot_s, config.lambda_s, config.sigma_s)
     cap = config.cap if "cap" in config.model_fields_set else 1.0
-    job = Workload(config.nodes, config.job_hours[0], cap, config.phi, config.deadline or 1.5, engine)
+    work = (config.nodes, config.job_hours[0], cap, config.phi, config.deadline or 1.5)
+    job = Workload(*work, engine, config.traffic_gb_per_h)
     steps = {pool.market: Steps(np.array([0]), np.array([pool.price])) for pool in pools}
     listings = tuple(Listing(pool.market, NODE_ON_DEMAND, 1) for pool in pools)
     return Setting(
@@ -77,4 +81,5 @@ def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Se
         Bidding(slot_vcpus=config.slot_vcpus),
         rules=config.rules or "per_second_paid",
         pools=pools,
+        routes=routes_of(config, [pool.market for pool in pools]),
     )

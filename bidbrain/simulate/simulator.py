@@ -8,11 +8,12 @@ the instant at which the work is done does not count.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bidbrain.accounts.account import Allocation, JobAccount
+from bidbrain.accounts.carried import traffic_lines
 from bidbrain.accounts.evidence import LedgerRisk
-from bidbrain.accounts.ledger import Entry, EvictionCause, Header, Ledger
+from bidbrain.accounts.ledger import Carriage, Entry, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.money import HOUR_S
@@ -44,6 +45,7 @@ class Outcome:
     free_vcpu_s: int
     spot_vcpu_s: int
     on_demand_vcpu_s: int
+    traffic_micro_usd: int = 0  # of micro_usd
 
     @property
     def free_fraction(self) -> float:
@@ -295,7 +297,23 @@ def header(setting: Setting, scheme: str, start_s: int, name: str) -> Header:
         {r.instance_type: r.on_demand},
         setting.job.cap_vcpus,
         EvictionCause.CAPACITY if setting.pools else EvictionCause.PRICE,
+        _carriage(setting),
     )
+
+
+def _carriage(setting: Setting) -> Carriage | None:
+    routes, gb_per_h = setting.routes, setting.job.traffic_gb_per_h
+    return Carriage(gb_per_h, routes.home, routes.prices) if routes is not None and gb_per_h else None
+
+
+def with_traffic(outcome: Outcome, ledger: Ledger) -> tuple[Outcome, Ledger]:
+    """The same job with the lines of its traffic, if its header says what that costs."""
+    if ledger.header.traffic is None:
+        return outcome, ledger
+    lines = traffic_lines(ledger.entries, ledger.header.types, ledger.header.traffic, outcome.end_s)
+    amount = sum(line.micro_usd or 0 for line in lines)
+    told = replace(outcome, micro_usd=outcome.micro_usd + amount, traffic_micro_usd=amount)
+    return told, replace(ledger, entries=(*ledger.entries, *lines))
 
 
 def simulate(
@@ -303,4 +321,4 @@ def simulate(
 ) -> tuple[Outcome, Ledger]:
     """One job from `start_s`: its outcome and its ledger."""
     outcome, entries = Simulation(setting, policy, start_s, with_reliable).run()
-    return outcome, Ledger(header(setting, scheme, start_s, name), entries)
+    return with_traffic(outcome, Ledger(header(setting, scheme, start_s, name), entries))
