@@ -19,6 +19,7 @@ from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
 from bidbrain.history.readers import read_history
+from bidbrain.money import MICRO_USD
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
 from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
@@ -94,7 +95,9 @@ def run_pools(settings: SimulateConfig, sweep: str | None, *, as_json: bool = Fa
     def title(experiment: Experiment) -> str:
         names = ", ".join(trace.market.zone for trace in traces)
         rules = experiment.setting.rules
-        return f"{settings.nodes} nodes, pools {names}, {rules}, spot at {settings.spot_share:g} of on-demand"
+        shares = sorted({pool.price / MICRO_USD for pool in experiment.setting.pools})
+        spot = "-".join(f"{share:g}" for share in dict.fromkeys((shares[0], shares[-1])))
+        return f"{settings.nodes} nodes, pools {names}, {rules}, spot at {spot} of on-demand"
 
     run_plans(settings, sweep, lambda each: make_pool_plan(each, traces), title, as_json=as_json)
 

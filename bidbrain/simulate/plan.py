@@ -148,8 +148,8 @@ def make_setting(
 def routes_of(config: SimulateConfig, markets: Sequence[Market]) -> Routes | None:
     """What traffic between these pools costs; None: nothing. Raises ConfigError for an unknown price or zone."""
     if not config.traffic_gb_per_h:
-        for key in ("home", "traffic_usd_per_gb"):
-            if key in config.model_fields_set:
+        for key, value in (("home", config.home), ("traffic_usd_per_gb", config.traffic_usd_per_gb)):
+            if value:
                 raise ConfigError(f"{key} is given without traffic_gb_per_h, expected both")
         return None
     try:
