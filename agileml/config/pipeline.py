@@ -12,6 +12,15 @@ from agileml.config.section import PositiveInt, Section
 from agileml.config.text import ConfigError, Key, show
 
 
+def _replicas(value: Any) -> Any:
+    each = value if isinstance(value, list | tuple) else [value]
+    if each and all(isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in each):
+        return tuple(each) if isinstance(value, list | tuple) else value
+    raise ConfigError(
+        f"found {show(value)}, expected a whole number of at least 1, or one for each stage as in [2, 1]"
+    )
+
+
 def _stages(value: Any) -> Any:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return value
@@ -24,7 +33,8 @@ class PipelineConfig(Section):
     mode: flush is synchronous, with the bits of data parallelism; stash has no flush, and each backward the weights of
     its forward (PipeDream); none has no flush, and each action a stage's newest weights. With stash, vertical_sync
     gives a clock weights of one age at all stages, and double_buffered weights one clock old. stages: the most there
-    may be (auto: as many as machines compute). order: of a stage's actions; zero-bubble puts gradients of linear
+    may be (auto: as many as machines compute). replicas: the most machines of each stage, or of one after the other;
+    machines beyond the stages become replicas. order: of a stage's actions; zero-bubble puts gradients of linear
     layers' weights off into the bubble.
     """
 
@@ -32,7 +42,13 @@ class PipelineConfig(Section):
     vertical_sync: bool = False
     double_buffered: bool = False
     stages: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_stages)] = "auto"
+    replicas: Annotated[PositiveInt | tuple[PositiveInt, ...], BeforeValidator(_replicas)] = 1
     order: Literal["1f1b", "zero-bubble"] = "1f1b"
+
+    @property
+    def most_replicas(self) -> int:
+        """The most machines that a stage may have."""
+        return max(self.replicas) if isinstance(self.replicas, tuple) else self.replicas
 
     @property
     def weights(self) -> str:
@@ -98,6 +114,7 @@ def check_pipeline(config: Any) -> None:
             "found true with pipeline.vertical_sync, expected false: a clock has weights of one age or the other",
             key=("pipeline", "double_buffered"),
         )
+    _check_replicas(config)
     checked = [("a pipeline", each) for each in _DEMANDS]
     checked += [(f"pipeline.{name}", each) for name in wanted for each in _OF_STASH]
     if mode != "flush":
@@ -109,3 +126,25 @@ def check_pipeline(config: Any) -> None:
         if not is_right(value):
             found = f"{value:g}" if isinstance(value, float) else show(value)
             raise ConfigError(f"found {found} with {what}, expected {expected}", key=key)
+
+
+def _check_replicas(config: Any) -> None:
+    """Raises ConfigError where the machines of a stage could not have units of a clock each, or say other stages."""
+    wanted, units = config.pipeline, config.slices * config.units_per_slice
+    if isinstance(wanted.replicas, tuple) and wanted.stages not in ("auto", len(wanted.replicas)):
+        raise ConfigError(
+            f"found {wanted.stages} with pipeline.replicas {list(wanted.replicas)}, expected auto or "
+            f"{len(wanted.replicas)}: there is one number for each stage",
+            key=("pipeline", "stages"),
+        )
+    if wanted.most_replicas > units:
+        raise ConfigError(
+            f"found {wanted.most_replicas}, expected at most {units}: a clock has so many units "
+            "(slices x units_per_slice), and each machine of a stage needs one",
+            key=("pipeline", "replicas"),
+        )
+    if wanted.most_replicas > 1 and wanted.mode != "flush":
+        raise ConfigError(
+            f"found {show(wanted.replicas)} with pipeline.mode {wanted.mode}, expected 1: only flush has replicas",
+            key=("pipeline", "replicas"),
+        )

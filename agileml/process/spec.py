@@ -143,6 +143,12 @@ class RunSpec:
                 "with parameters",
                 key=("pipeline", "stages"),
             )
+        if isinstance(pipeline.replicas, tuple) and len(pipeline.replicas) > stages.most_partitions:
+            raise ConfigError(
+                f"found {len(pipeline.replicas)} stages, expected at most {stages.most_partitions}: the model has so "
+                "many layers with parameters",
+                key=("pipeline", "replicas"),
+            )
         return replace(self, stages=stages.plan(self.config.partitions or MOST_PARTITIONS))
 
     def build(self) -> Application:
@@ -214,7 +220,8 @@ class RunSpec:
         assert self.stages is not None, "the layers of a pipeline are not measured"
         most = None if wanted.stages == "auto" else wanted.stages
         puts_off = wanted.order == "zero-bubble"
-        return PipelineRules(self.stages.seconds, most, puts_off, PipelineMode(wanted.weights))
+        mode = PipelineMode(wanted.weights)
+        return PipelineRules(self.stages.seconds, most, puts_off, mode, wanted.replicas)
 
     def stores(self) -> list[CheckpointStore]:
         """The stores of checkpoints: first the one that this run writes to, then the one that it resumes from."""

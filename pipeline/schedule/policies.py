@@ -108,6 +108,23 @@ def flush(
     return Schedule(policy, tuple(replicas), limits, group, ends, tuple(map(tuple, workers)))
 
 
+def flush_dealt(
+    takers: Sequence[Sequence[int]], *, zero_bubble: bool = False
+) -> tuple[tuple[Action, ...], ...]:
+    """The lists of all workers for one group of `flush`, where replicas have any share of its minibatches.
+
+    takers: [stages, minibatches], the replica (0-based) that has each minibatch at each stage. Minibatches enter in the
+    order of their numbers, from 1. Raises ScheduleError.
+    """
+    replicas = [max(each, default=-1) + 1 for each in takers]
+    _check(replicas, len(takers[0]), ())
+    limits = _limits(replicas, None)
+    holds = [-(-limits[0] * replicas[0] // count) for count in replicas]
+    times = stage_times(replicas, None, None, None, puts_off=zero_bubble)
+    walk = Walk(replicas, limits, holds, times, (1, len(takers[0])), rounds=False, takers=takers)
+    return tuple(map(tuple, walk.run()))
+
+
 def gpipe(replicas: Sequence[int], minibatches: int, group: int, *, drains: Sequence[int] = ()) -> Schedule:
     """GPipe (figure 5.3): a group's forwards, then its backwards in the same order, one update, the next group.
 

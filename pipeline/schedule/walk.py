@@ -36,7 +36,8 @@ class Walk:
 
     limits: per stage, minibatches in flight at a replica. holds: per stage, minibatches whose gradients of weights are
     still to come at a replica. rounds: the weights change after each round of the replicas, so a forward waits for
-    rounds. barrier: so does the worker itself.
+    rounds. barrier: so does the worker itself. takers: by stage, the replica of each minibatch; None: they take them in
+    turn.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class Walk:
         *,
         rounds: bool,
         barrier: bool = False,
+        takers: Sequence[Sequence[int]] | None = None,
     ) -> None:
+        self.takers = takers
         self.replicas, self.limits, self.holds, self.times = replicas, limits, holds, times
         (self.first, self.last), self.rounds, self.barrier = span, rounds, barrier
         self.stage_of = [stage for stage, count in enumerate(replicas) for _ in range(count)]
@@ -86,7 +89,8 @@ class Walk:
         return self.lists
 
     def _worker(self, stage: int, b: int) -> int:
-        return sum(self.replicas[:stage]) + (b - 1) % self.replicas[stage]
+        turn = (b - 1) % self.replicas[stage] if self.takers is None else self.takers[stage][b - self.first]
+        return sum(self.replicas[:stage]) + turn
 
     def _choose(self, worker: int) -> Action | None:
         stage, mine = self.stage_of[worker], self.mine[worker]

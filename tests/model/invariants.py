@@ -10,7 +10,7 @@ from agileml.application import Update
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.view import CutId, StagesFrom, View, stages_of
+from agileml.core.protocol.view import CutId, StageGroup, StagesFrom, View
 from agileml.events.run import MachineLost, MachinesJoined, MembershipChanged, ShortNoticeJudged
 from agileml.events.terms import Way
 from straggler.coverage import members, show
@@ -28,11 +28,9 @@ def check_view(job: Job, view: View) -> None:
     if job.pipeline is not None and not job.pipeline.flushes:
         clocks = [each.clock for each in view.stages]
         assert clocks == sorted(set(clocks)), f"stages of one clock twice: {view.stages}"
-        assert view.stages[-1] == StagesFrom(view.base, tuple(stop for _, _, stop in stages_of(view.owner)))
+        assert view.stages[-1] == StagesFrom(view.base, tuple(stage.stop for stage in view.pipeline))
     if job.pipeline is not None:
-        assert stages_of(view.owner)[-1][2] == job.layout.partitions, (
-            view
-        )  # asserts that stages are neighbours
+        check_pipeline(job, view)
     covered = 0
     for node, units in view.share:
         assert node in view.members, view
@@ -49,6 +47,28 @@ def check_view(job: Job, view: View) -> None:
             assert not bundle & seen, f"clock {clock}: {show(bundle & seen)} is dealt twice"
             seen |= bundle
     assert view.committed.clock <= view.base, view
+
+
+def check_pipeline(job: Job, view: View) -> None:
+    """Each partition is of one stage, and owned by one of its machines; each unit is at one machine of each stage."""
+    assert [0, *(stage.stop for stage in view.pipeline)] == [
+        *(stage.first for stage in view.pipeline),
+        job.layout.partitions,
+    ], view
+    machines = [node for stage in view.pipeline for node in stage.machines]
+    assert len(set(machines)) == len(machines) and set(machines) <= set(view.members), view
+    for stage in view.pipeline:
+        assert stage.first < stage.stop, view
+        assert set(view.owner[stage.first : stage.stop]) <= set(stage.machines), view
+        check_units(job, stage)
+
+
+def check_units(job: Job, stage: StageGroup) -> None:
+    covered = 0
+    for node, units in stage.replicas:
+        assert units and not units & covered, f"{node} shares {show(units & covered)} with another replica"
+        covered |= units
+    assert covered == job.all_units, f"nobody computes {show(job.all_units & ~covered)} at a stage"
 
 
 def check_commit(simulation: Simulation, record: Record) -> None:

@@ -70,7 +70,11 @@ def random_rules(schedule: Schedule) -> PipelineRules:
     weights = tuple(rng.uniform(0.1, 3.0) for _ in range(schedule.partitions))
     most, puts_off = rng.choice([None, None, 2, 3]), rng.random() < 0.5
     mode = PipelineMode(schedule.toy_mode)
-    return PipelineRules(weights, most, puts_off and mode is PipelineMode.FLUSH, mode)
+    replicas: int | tuple[int, ...] = 1
+    if schedule.is_replicated:
+        most = rng.choice([1, 2, 2, 3])
+        replicas = rng.choice([2, 3, 8, (2, 1), (1, 2), (3, 1), (2, 2), (1, 3, 2)])
+    return PipelineRules(weights, most, puts_off and mode is PipelineMode.FLUSH, mode, replicas)
 
 
 def eager_help(schedule: Schedule) -> FlexRrParameters:

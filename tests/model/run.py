@@ -21,6 +21,7 @@ from tests.model.schedule import (
     LAMB,
     PIPELINES,
     PLANNED,
+    REPLICATED,
     RESIDENT,
     SCALED,
     SHARDED,
@@ -47,6 +48,7 @@ MODES = (
     *(mode + LAMB for mode in ("dense", "overlap", "allreduce")),
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
     *(mode + HELPED + PLANNED for mode in ("bsp", "dense", "sum")),
+    FLUSH + REPLICATED,
     "allreduce" + RESIDENT,
     "allreduce" + SHARDED,
 )

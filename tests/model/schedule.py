@@ -16,6 +16,7 @@ HELPED = "-helped"
 RESIDENT = "-resident"
 SHARDED = "-sharded"
 FLUSH = "flush"
+REPLICATED = "-replicated"
 PIPELINES = (FLUSH, "stash", "none", "vertical_sync", "double_buffered")
 
 # Messages in the middle of a change at which an aimed fault strikes.
@@ -65,6 +66,7 @@ class Schedule:
     or, with both HELPED and PLANNED, in clocks whose plan says so;
     with RESIDENT: then replicas have the tables; with SHARDED: then each also has the state of its partitions alone;
     with SCALED: then some units overflow, and nobody steps those clocks;
+    with REPLICATED: then stages have replicas;
     with LAMB: then it is the optimizer, and the norm of gradients is limited too; with HELD: then some cuts are held.
     """
 
@@ -113,6 +115,10 @@ class Schedule:
     @property
     def is_sharded(self) -> bool:
         return self.mode.endswith(SHARDED)
+
+    @property
+    def is_replicated(self) -> bool:
+        return self.mode.endswith(REPLICATED)
 
     @property
     def is_planned(self) -> bool:
@@ -178,6 +184,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     if mode.startswith(PIPELINES) or mode.endswith("elastic"):
         # Every unit crosses every border twice, or takes a round trip of its own.
         schedule = replace(schedule, slices=8, parts=1)
+    if mode.endswith(REPLICATED):  # more machines than partitions: some own none
+        schedule = replace(schedule, partitions=min(schedule.partitions, 3), transient=schedule.transient + 2)
     links = random.Random(f"{seed}/{mode}/links")
     if links.random() >= 0.25:
         return schedule

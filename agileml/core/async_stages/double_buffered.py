@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agileml.core.async_stages.walk import AsyncStageWalker
-from agileml.core.protocol.commands import Compute, Computed
+from agileml.core.protocol.commands import Compute
 from agileml.core.stage.walk import StageRun, Walk
-from straggler.coverage import members
 
 
 class DoubleBufferedWalker(AsyncStageWalker):
@@ -27,7 +26,7 @@ class DoubleBufferedWalker(AsyncStageWalker):
         self._open = None
 
     def _step(self, begun: StageRun, spent_s: Callable[[], float]) -> Walk:
-        job, behind, units = begun.job, begun.place.behind_count, list(members(begun.job.bundles[0]))
+        job, behind, units = begun.job, begun.place.behind_count, begun.units
         assert behind <= len(units), (behind, units)
         before, self._open = self._open, None
         done: int | None = None
@@ -42,8 +41,9 @@ class DoubleBufferedWalker(AsyncStageWalker):
             back = units[at - behind]  # the last ones, of the clock before, where this is negative
             yield from self._backward(run, back)
             self._count(run, back)
-            if back == units[-1] and not job.cursor.is_aborted:
-                yield Computed(job.timeline, run.job.clock, job.bundles[0], run.totals(), spent_s())
+            computed = run.counted(run.bundle_of(back), spent_s())
+            if computed is not None and not job.cursor.is_aborted:
+                yield computed
                 done = run.job.clock
         if self._end is None and done != job.clock:
             self._open = begun

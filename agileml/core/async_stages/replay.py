@@ -23,7 +23,7 @@ from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed
 from agileml.core.protocol.job import PipelineRules
 from agileml.core.protocol.messages import Crossing
-from agileml.core.protocol.view import StagesFrom
+from agileml.core.protocol.view import StageGroup, StagesFrom
 from agileml.core.sequential import Trained
 from agileml.core.stage.walk import Awaited, Crossings, StageWalker, Walk
 from agileml.events.run import StagesArranged
@@ -106,8 +106,12 @@ class StagesReplay:
     def _between_changes(self, epoch: int, layers: StagesFrom, first: int, stop: int) -> None:
         edges = (0, *layers.ends)
         names = [str(number) for number in range(len(layers.ends))]
+        whole = (1 << self._work.units) - 1
         arranged = Arrange(
-            epoch, tuple((name, *edge) for name, edge in zip(names, pairwise(edges), strict=True))
+            epoch,
+            tuple(
+                StageGroup(*edge, ((name, whole),)) for name, edge in zip(names, pairwise(edges), strict=True)
+            ),
         )
         made = (self._application, self._plan, self._work, self._rules)
         stages = [

@@ -19,11 +19,11 @@ from dataclasses import replace
 from agileml.application import Application, Array, StagePlan
 from agileml.core.async_stages.versions import age_of, lag_of, version_of
 from agileml.core.compute.unit_computer import UnitComputer
-from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed
+from agileml.core.protocol.commands import Arrange, Compute, Crossed
 from agileml.core.protocol.job import PipelineMode
 from agileml.core.protocol.messages import Crossing
 from agileml.core.stage.walk import StagePlace, StageRun, StageWalker, Step, Walk, new_run
-from straggler.coverage import members
+from straggler.coverage import members, union
 
 Blocks = tuple[Array, ...]  # of a partition, one of each table
 
@@ -49,12 +49,12 @@ class AsyncStageWalker(StageWalker):
     ) -> Walk:
         """One step. The steps of an epoch come in order; ends early when the computation is aborted."""
         place = StagePlace.of(self._me, stages)
-        stage = self._stage(place.first, place.stop)
+        stage = self._stage(place.here)
         if self._epoch != job.timeline:
             self._begin(job)
             stage.forget()
         started_s = now_s()
-        newest = [blocks(partition) for partition in range(place.first, place.stop)]
+        newest = [blocks(partition) for partition in place.partitions]
         if self._mode is PipelineMode.NONE:
             stage.overwrite(newest)
         else:
@@ -70,14 +70,14 @@ class AsyncStageWalker(StageWalker):
         """The weights that the forward of a clock reads. newest: those that the stage has in the clock's step."""
         behind = place.behind_count
         self._versions[version_of(clock, self._first, lag_of(self._mode, behind))] = newest
-        wanted = version_of(clock, self._first, age_of(self._mode, place.stages, behind))
+        wanted = version_of(clock, self._first, age_of(self._mode, len(place.stages), behind))
         self._versions = {version: kept for version, kept in self._versions.items() if version >= wanted}
         return self._versions[wanted]
 
     def _step(self, begun: StageRun, spent_s: Callable[[], float]) -> Walk:
         """The forwards of a clock, then the backwards of the one that is due."""
         job, place = begun.job, begun.place
-        for number in members(job.bundles[0]):
+        for number in begun.units:
             if job.cursor.is_aborted or self._end is not None:
                 break
             yield from self._enter(begun, number)
@@ -85,16 +85,13 @@ class AsyncStageWalker(StageWalker):
         if job.cursor.is_aborted or due < self._first or (self._end is not None and due >= self._end):
             return None
         ended = begun if due == job.clock else new_run(replace(job, clock=due), place, begun.stage)
-        yield from self._backwards(ended)
-        if job.cursor.is_aborted:
-            return None
-        yield Computed(job.timeline, due, job.bundles[0], ended.totals(), spent_s())
-        return due
+        yield from self._backwards(ended, spent_s)
+        return None if job.cursor.is_aborted else due
 
     def _enter(self, run: StageRun, number: int) -> Step:
         """The forward of a unit, unless the clocks end before its clock."""
         came: Crossing | None = None
-        if run.place.before:
+        if not run.place.is_first:
             came = yield run.awaited(number, is_forward=True)
             assert came is not None
         if came.ends if came is not None else not run.job.begins:
@@ -103,15 +100,20 @@ class AsyncStageWalker(StageWalker):
         yield from self._forward(run, number, came)
 
     def _end_at(self, run: StageRun) -> Step:
-        """Begin neither this clock nor a later one, and tell the stage behind."""
-        job = run.job
+        """Begin neither this clock nor a later one, and tell the machines behind that await a unit of this one."""
+        job, place, mine = run.job, run.place, union(run.job.bundles)
         self._end = job.clock
-        if run.place.behind:
-            yield Crossed(run.place.behind, Crossing(job.timeline, job.clock, 0, True, (), ends=True))
+        for node, units in () if place.is_last else place.stages[place.number + 1].replicas:
+            awaited = next(members(units))  # first of all units of the clock
+            if mine >> awaited & 1:
+                yield Crossed(node, Crossing(job.timeline, job.clock, awaited, True, (), ends=True))
 
-    def _backwards(self, run: StageRun) -> Step:
-        for number in members(run.job.bundles[0]):
+    def _backwards(self, run: StageRun, spent_s: Callable[[], float]) -> Step:
+        for number in run.units:
             if run.job.cursor.is_aborted:
                 return
             yield from self._backward(run, number)
             self._count(run, number)
+            computed = run.counted(run.bundle_of(number), spent_s())
+            if computed is not None and not run.job.cursor.is_aborted:
+                yield computed

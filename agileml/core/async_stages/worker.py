@@ -17,7 +17,7 @@ from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Begun, Compute, Computed, NodeCommand
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Ack, Behind, Message, Params, Pull, Push
-from agileml.core.protocol.view import View, stages_of
+from agileml.core.protocol.view import View
 
 
 class AsyncStageWorker(Worker):
@@ -50,12 +50,11 @@ class AsyncStageWorker(Worker):
         self._view = view
         self.clock = self._next = view.base
         self.end = self.job.clocks
-        places = stages_of(view.owner)
-        at = next((number for number, (node, _, _) in enumerate(places) if node == self.me), None)
+        here = view.stage_at.get(self.me)
         self._mine = ()
-        if at is not None:
-            self._mine = tuple(range(*places[at][1:]))
-            self._lag = lag_of(self._rules.mode, len(places) - 1 - at)
+        if here is not None:
+            self._mine = tuple(range(here.first, here.stop))
+            self._lag = lag_of(self._rules.mode, len(view.pipeline) - 1 - view.pipeline.index(here))
             self._pull_version(view.base)
 
     def end_here(self) -> int:

@@ -14,7 +14,7 @@ from agileml.core.protocol.deal import Deal, bundles_of, workers_of_slices
 from agileml.core.protocol.exchange import nearest
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Fetch, Promise, Role, ShardState, Source, SourceKind
-from agileml.core.protocol.view import NOBODY, CutId, Share, StagesFrom, View, stages_of
+from agileml.core.protocol.view import NOBODY, CutId, Share, StagesFrom, View
 from agileml.core.stage.pipeline_stages import place_stages
 from agileml.core.stage.placement import Machines, Placement, StageRule, moves, place
 from agileml.core.stage.shares import share_and_previous
@@ -86,6 +86,7 @@ def plan_change(
         timeline=epoch if view is None or rolled_back else view.timeline,
         committed=start.committed,
         stages=_stages(job, view, base, placement),
+        pipeline=placement.pipeline,
     )
     live = job.exchange.fetches(new_view, sources, start.copies)
     reason = f"{placement.reason}; {start.reason}"
@@ -99,7 +100,7 @@ def _stages(job: Job, view: View | None, base: int, placement: Placement) -> tup
     if job.pipeline is None or job.pipeline.flushes:
         return ()
     before = view.stages if view is not None else ()
-    ends = tuple(stop for _, _, stop in stages_of(placement.owner))
+    ends = tuple(stage.stop for stage in placement.pipeline)
     return (*(each for each in before if each.clock < base), StagesFrom(base, ends))
 
 
@@ -200,7 +201,9 @@ def _place(job: Job, rule: StageRule, view: View | None, machines: Machines) -> 
     if view is not None:
         before = view.owner, view.backup, workers_of_slices(job, view.share), view.previous
     if job.pipeline is not None:
-        return place_stages(machines, job.pipeline, *before)
+        return place_stages(
+            machines, job.pipeline, job.units, view.pipeline if view is not None else (), *before
+        )
     return place(machines, rule, *before)
 
 
@@ -287,10 +290,27 @@ def _open(
             (job.all_units if version > clock else union(waiting.get(clock, ())))
             for version, waiting in pending
         ]
+        if job.pipeline is not None:
+            dealt.append((clock, _deal_to_stages(job, counted, share)))
+            continue
         lacking = union(job.all_units & ~units for units in counted)
         waiting_here = sorted({b for _, waiting in pending for b in waiting.get(clock, ())})
         dealt.append((clock, _deal(job, had, clock, lacking, waiting_here, share, members)))
     return tuple(dealt)
+
+
+def _deal_to_stages(job: Job, counted: Sequence[Units], share: Share) -> tuple[tuple[str, Units], ...]:
+    """The bundles of the units that some partition lacks. All stages compute them, whichever machine the deal names.
+
+    `counted`: of each partition, the units that it has. Replicas of different stages push other bundles, so these are
+    cut anew: no partition has one of them in part.
+    """
+    classes: dict[tuple[bool, ...], Units] = {}
+    for unit in range(job.units):
+        has = tuple(bool(units >> unit & 1) for units in counted)
+        classes[has] = classes.get(has, 0) | 1 << unit
+    loose = [bundle for has, units in classes.items() if not all(has) for bundle in bundles_of(job, units)]
+    return tuple((share[0][0], bundle) for bundle in sorted(loose))
 
 
 def _deal(
@@ -303,9 +323,6 @@ def _deal(
     members: Sequence[str],
 ) -> tuple[tuple[str, Units], ...]:
     """The (worker, bundle) pairs of the units that some partition lacks; `waiting`: bundles pending at a shard."""
-    if job.pipeline is not None:  # every stage computes all open units, whichever machine the deal names
-        loose = bundles_of(job, lacking & ~union(waiting))
-        return tuple((share[0][0], b) for b in (*loose, *waiting) if b & lacking)
     stays = set(members)
     before = had.assignments(clock) if had is not None else ()
     had_by = {bundle: node for node, bundle in before if node in stays}

@@ -104,7 +104,7 @@ class AsyncStagePause(StagePause):
     """Without a flush several clocks are in flight, also at the limit of clocks. At the end of the job nothing is."""
 
     def _stops_s(self, view: View) -> float:
-        return (len(set(view.owner)) + 1) * super()._stops_s(view)
+        return (len(view.pipeline) + 1) * super()._stops_s(view)
 
     def _are_at_limit(self, statuses: list[Status]) -> bool:
         return self._control.limit == self._control.job.clocks and super()._are_at_limit(statuses)

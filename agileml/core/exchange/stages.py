@@ -1,10 +1,12 @@
-"""Stages of a pipeline: parameter servers whose owners compute with their own partitions, and pass units on.
+"""Stages of a pipeline: parameter servers whose machines compute with some partitions alone, and pass units on.
 
-The machines that own partitions are the stages, in the order of the partitions. A stage sends a message to its
-neighbour again until the neighbour answers. It counts nothing: only pushes do, and those are the parameter servers'.
+The machines of a stage are its replicas: they own its partitions, and each computes its units with all of them. A
+machine sends a message to its neighbour again until the neighbour answers. It counts nothing: only pushes do, and those
+are the parameter servers'.
 
-Before a change that can wait, the first stage is asked to begin no other clock. The units under way run through all
-stages and back, and the change then finds every partition after the same clock, and nothing under way.
+Before a change that can wait, the first stage is asked to begin no other clock: the owner of partition 0, which all its
+machines read, holds back the first clock that none of them has read. The units under way run through all stages and
+back, and the change then finds every partition after the same clock, and nothing under way.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, PassOn
 from agileml.core.protocol.exchange import NodeIo, NodeParts
 from agileml.core.protocol.messages import Crossing, CrossingAck
-from agileml.core.protocol.view import View, stages_of
+from agileml.core.protocol.view import View
+from straggler.coverage import union
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,8 @@ class StageLinks(DirectPushes):
     def __init__(self, io: NodeIo, worker: Worker, server: Server) -> None:
         super().__init__(io.me, server)
         self._worker, self._send, self._ask = worker, io.send, io.ask
-        self._epoch = 0
-        self._is_first = self._is_asked = False  # the first stage; asked to pause
-        worker.may_leave = lambda clock: not (self._is_first and self._is_asked)
+        self._epoch = self._least = 0
+        self._is_first = self._is_asked = False  # the owner of partition 0; asked to pause
         self._unanswered: dict[tuple[int, int, bool], tuple[str, Crossing]] = {}
 
     def prepare(self) -> None:
@@ -69,18 +71,24 @@ class StageLinks(DirectPushes):
     def adopt(self, view: View) -> None:
         """Tell the computation the stages of the view."""
         self._epoch = view.epoch
+        self._least = max((clock for clock, _ in view.open), default=view.base - 1) + 1
         self._is_first, self._is_asked = view.owner[0] == self._me, False
-        self._ask(Arrange(view.epoch, stages_of(view.owner)))
+        is_open = tuple((clock, union(bundle for _, bundle in dealt)) for clock, dealt in view.open)
+        self._ask(Arrange(view.epoch, view.pipeline, is_open))
 
     @property
     def is_paused(self) -> bool:
-        """True when this stage goes on only with the first one; at the first one, when its own units are applied."""
+        """True when this machine goes on only with the first stage; at the owner of partition 0, when that has all
+        clocks that were begun."""
         if not self._is_asked or not self._is_first:
             return self._is_asked
-        return all(version > self._worker.clock for _, version in self._server.versions(self._epoch))
+        version, hold = self._server.version(0, self._epoch), self._server.hold
+        return version is not None and hold is not None and version >= hold
 
     def pause(self) -> None:
-        """The controller asks the stages to stop after a clock."""
+        """The controller asks the stages to stop after a clock: after what an open clock lacks, too."""
+        if self._is_first and not self._is_asked:
+            self._server.hold = max(self._server.read_up_to + 1, self._least)
         self._is_asked = True
 
     def crossed(self, event: Crossed) -> None:

@@ -104,7 +104,8 @@ class Node:
         self._retry_due_s = 0.0
         self._backoff = RetryBackoff(timers.retry_s)
         self._reported_limit = -1
-        self._stopped: tuple[tuple[int, int], ...] = ()  # the versions when it last said that it has paused
+        # The versions when it last said that it has paused.
+        self._stopped: tuple[tuple[int, int], ...] | None = None
         self._piggybacks = can_piggyback(job)
         self._overlap = OverlapChoice() if job.overlap is Overlap.AUTO else None
 
@@ -218,7 +219,7 @@ class Node:
             # All clocks that may start are done: the controller waits for this before it moves the limit.
             self._reported_limit = limit
             self._status_due_s = now_s
-        stopped = self.server.versions(self.promised) if self.combiner.is_paused else ()
+        stopped = self.server.versions(self.promised) if self.combiner.is_paused else None
         if stopped != self._stopped:  # the controller waits for it
             self._stopped, self._status_due_s = stopped, now_s
         doing = self._doing()

@@ -68,6 +68,8 @@ class Server:
         self.resident = ResidentTables(replica, job.layout) if replica is not None else None
         self._arena = Arena(job.layout) if job.exchange.has_replicas and replica is None else None
         self.limit = 0  # clocks >= limit may not start; only partition 0 enforces it
+        self.hold: int | None = None  # the same of a pipeline that runs empty before a change
+        self.read_up_to = -1  # the newest clock for which partition 0 was read in this epoch
         self._send = send
         self._view: View | None = None
         self._copies: dict[int, dict[int, Shard]] = {}
@@ -120,7 +122,7 @@ class Server:
         waiting = self._waiting.setdefault(message.partition, {})
         key = (worker, message.clock)
         waiting.pop(key, None)
-        is_held_back = message.partition == 0 and message.clock >= self.limit
+        is_held_back = message.partition == 0 and self._holds_back(message.clock)
         answer = Read.WAIT if is_held_back else shard.read(message.clock, message.rows)
         if answer is Read.WAIT:
             waiting[key] = message
@@ -130,11 +132,16 @@ class Server:
             self._send(worker, Behind(message.epoch, message.partition, message.clock))
         else:
             version, blocks = answer
+            if message.partition == 0:
+                self.read_up_to = max(self.read_up_to, message.clock)
             self._owed.answered(worker, message.partition, message.clock, version)
             if (plans := self._plans_of(message.partition, message.epoch)) is not None:
                 self._send(worker, plans.answer(message, version, blocks))
             else:
                 self._send(worker, self._params(message, version, blocks))
+
+    def _holds_back(self, clock: int) -> bool:
+        return clock >= self.limit or (self.hold is not None and clock >= self.hold)
 
     def _params(self, message: Pull, version: int, blocks: tuple[Array, ...]) -> Params:
         return Params(message.epoch, message.partition, message.clock, version, blocks)
@@ -334,6 +341,7 @@ class Server:
         """Serve the partitions that a durable view gives to this machine, and drop the others."""
         self.stores.release()
         self._view = view
+        self.hold, self.read_up_to = None, -1
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
         if self.resident is not None:

@@ -10,7 +10,7 @@ from agileml.core.compute.cursor import Cursor
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.messages import Crossing, Cut, Message, Saved, SaveFailed
 from agileml.core.protocol.plan import Strike
-from agileml.core.protocol.view import CutId
+from agileml.core.protocol.view import CutId, StageGroup
 from agileml.events.run import ControllerEvent
 from straggler.coverage import Units
 
@@ -155,11 +155,16 @@ class Abandon:
 
 @dataclass(frozen=True)
 class Arrange:
-    """The stages of an epoch, in order: each machine with its first partition and the one behind its last. Computations
-    of older epochs end."""
+    """The stages of an epoch, in order. `open`: of clocks that were begun before, the units that go through them.
+    Computations of older epochs end."""
 
     epoch: int
-    stages: tuple[tuple[str, int, int], ...]
+    stages: tuple[StageGroup, ...]
+    open: tuple[tuple[int, Units], ...] = ()
+
+    def units(self, clock: int) -> Units:
+        """The units of a clock that go through the stages."""
+        return dict(self.open).get(clock, self.stages[0].all_units)
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,7 @@ class Deal:
         """The bundles of a clock that a worker computes; None while its plan is not known."""
         dealt = self.view.open_at.get(clock)
         if self.job.pipeline is not None:  # all units go through all stages
-            if worker not in self.view.owner:
-                return ()
-            return (self.job.all_units,) if dealt is None else tuple(bundle for _, bundle in dealt)
+            return self._bundles_at_stage(dealt, worker)
         if dealt is not None:
             return tuple(bundle for node, bundle in dealt if node == worker)
         if worker not in self._share:
@@ -91,10 +89,22 @@ class Deal:
         plan = self._plans.get(clock)
         return self._bundles_by(plan)[worker] if plan is not None else None
 
+    def _bundles_at_stage(
+        self, dealt: tuple[tuple[str, Units], ...] | None, worker: str
+    ) -> tuple[Units, ...]:
+        """The bundles of a replica: its units, where these are open whichever machine the view names."""
+        stage = self.view.stage_at.get(worker)
+        if stage is None:
+            return ()
+        own = dict(stage.replicas)[worker]
+        wanted = (own,) if dealt is None else tuple(bundle & own for _, bundle in dealt)
+        return tuple(bundle for units in wanted for bundle in bundles_of(self.job, units))
+
     def partitions(self, worker: str) -> tuple[int, ...]:
-        """The partitions that a worker reads and pushes: all, in a pipeline those that it owns."""
+        """The partitions that a worker reads and pushes: all, in a pipeline those of its stage."""
         if self.job.pipeline is not None:
-            return tuple(self.view.partitions_of(worker))
+            stage = self.view.stage_at.get(worker)
+            return tuple(range(stage.first, stage.stop)) if stage is not None else ()
         return tuple(range(self.job.layout.partitions))
 
     def assignments(self, clock: int) -> tuple[tuple[str, Units], ...]:

@@ -48,16 +48,18 @@ class PipelineMode(Enum):
 
 @dataclass(frozen=True)
 class PipelineRules:
-    """A job whose partitions are layers: the owner of some computes with them alone, for all units.
+    """A job whose partitions are layers: the machines of a stage compute with some of them alone.
 
     weights: of each partition, the seconds of its layers. most: stages (None: as many as there are machines).
-    puts_off: gradients of weights fill the bubble (zero-bubble).
+    puts_off: gradients of weights fill the bubble (zero-bubble). replicas: the most machines of any stage, or of each
+    in order, which then says how many stages there are where there are machines for them.
     """
 
     weights: tuple[float, ...]
     most: int | None = None
     puts_off: bool = False
     mode: PipelineMode = PipelineMode.FLUSH
+    replicas: int | tuple[int, ...] = 1
 
     @property
     def flushes(self) -> bool:

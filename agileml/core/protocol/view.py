@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, total_ordering
-from itertools import groupby
 
-from straggler.coverage import Units, parse, show
+from straggler.coverage import Units, parse, show, union
 
 NOBODY = ""
 
@@ -53,6 +52,30 @@ class StagesFrom:
 
 
 @dataclass(frozen=True)
+class StageGroup:
+    """A stage of a pipeline: the partitions first .. stop - 1, and its replicas, the machines that compute with all of
+    them, each its units of every clock. The machines of the group own the partitions."""
+
+    first: int
+    stop: int
+    replicas: Share
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The replicas, in the order of their units."""
+        return tuple(node for node, _ in self.replicas)
+
+    @property
+    def all_units(self) -> Units:
+        """The units of a clock."""
+        return union(units for _, units in self.replicas)
+
+    def machine_of(self, unit: int) -> str:
+        """The replica that computes a unit."""
+        return next(node for node, units in self.replicas if units >> unit & 1)
+
+
+@dataclass(frozen=True)
 class View:
     """The arrangement of one epoch: all that is durable about it, and all that nodes need to know.
 
@@ -61,7 +84,8 @@ class View:
     node that computed slice s before and still has its items (NOBODY: none). Workers go on from clock `base`.
     `timeline` is the epoch of the last rollback, `committed` the newest cut that is whole at the backups.
     `stages`: in a pipeline without a flush, all stages that computed the parameters of this timeline, in order of their
-    clocks; the last are this view's. The parameters depend on them.
+    clocks; the last are this view's. The parameters depend on them. `pipeline`: its stages, in order; none in other
+    jobs.
     """
 
     epoch: int
@@ -76,6 +100,7 @@ class View:
     timeline: int
     committed: CutId
     stages: tuple[StagesFrom, ...] = ()
+    pipeline: tuple[StageGroup, ...] = ()
 
     @cached_property
     def share_of(self) -> Mapping[str, Units]:
@@ -96,15 +121,20 @@ class View:
         return frozenset(self.members)
 
     @cached_property
+    def stage_at(self) -> Mapping[str, StageGroup]:
+        """machine -> the stage that it computes, in a pipeline."""
+        return {node: stage for stage in self.pipeline for node in stage.machines}
+
+    @cached_property
     def holders(self) -> frozenset[str]:
         """Nodes that own, back up or compute something beyond the open clocks."""
-        return frozenset({*self.owner, *self.backup, *self.share_of})
+        return frozenset({*self.owner, *self.backup, *self.share_of, *self.stage_at})
 
     @cached_property
     def group(self) -> tuple[str, ...]:
         """Nodes that own or compute something, sorted: with an all-reduce, the machines that add up together."""
         at_work = {node for _, dealt in self.open for node, _ in dealt}
-        return tuple(sorted({*self.owner, *self.share_of, *at_work}))
+        return tuple(sorted({*self.owner, *self.share_of, *self.stage_at, *at_work}))
 
     def last_open(self, node: str) -> int:
         """The last clock for which a node was dealt an open bundle; -1 if there is none."""
@@ -129,6 +159,10 @@ class View:
             "timeline": self.timeline,
             "committed": [self.committed.clock, self.committed.epoch],
             "stages": [[each.clock, each.ends] for each in self.stages],
+            "pipeline": [
+                [each.first, each.stop, {node: show(units) for node, units in each.replicas}]
+                for each in self.pipeline
+            ],
         }
         return json.dumps(plain)
 
@@ -152,15 +186,8 @@ class View:
             timeline=plain["timeline"],
             committed=CutId(*plain["committed"]),
             stages=tuple(StagesFrom(clock, tuple(ends)) for clock, ends in plain.get("stages", ())),
+            pipeline=tuple(
+                StageGroup(first, stop, tuple((node, parse(units)) for node, units in replicas.items()))
+                for first, stop, replicas in plain.get("pipeline", ())
+            ),
         )
-
-
-def stages_of(owner: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
-    """(machine, first partition, the one behind its last) of each stage."""
-    found, first = [], 0
-    for node, same in groupby(owner):
-        stop = first + len(list(same))
-        found.append((node, first, stop))
-        first = stop
-    assert len({node for node, _, _ in found}) == len(found), owner
-    return tuple(found)

@@ -1,41 +1,101 @@
-"""Which machine holds which layers: neighbouring partitions for each, so that the slowest stage is as fast as can be.
+"""Which machines hold which layers: neighbouring partitions for each stage, so that the slowest is as fast as can be.
 
-A machine that stays keeps its place in the order, so few partitions move; machines that come stand behind the others.
+A stage may have several machines, its replicas: each computes a share of the units with all layers of the stage, and
+owns some of its partitions. A machine that stays keeps its place in the order or, where stages have replicas, goes
+where most of its layers are, so few partitions move; machines that come take the places that are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from agileml.core.protocol.job import PipelineRules
-from agileml.core.stage.placement import Machines, Placement, deal_slices, stripe
+from agileml.core.protocol.view import StageGroup
+from agileml.core.stage.placement import Machines, Placement, deal_slices, spread, stripe
+from agileml.core.stage.shares import counts_by_weight
+from straggler.coverage import span
+
+Groups = list[list[str]]  # the machines of each stage
 
 
 def place_stages(
     machines: Machines,
     rules: PipelineRules,
+    units: int,
+    before: Sequence[StageGroup],
     owner: Sequence[str],
     backup: Sequence[str],
     worker: Sequence[str],
     previous: Sequence[str],
 ) -> Placement:
-    """The arrangement of a pipeline on these machines: transient ones are its stages where there are some."""
+    """The arrangement of a pipeline on these machines: transient ones are its stages where there are some.
+
+    `units`: of a clock, which the replicas of a stage share out. `before`: the stages so far.
+    """
     nodes = machines.transient or machines.reliable
-    most = min(len(nodes), len(rules.weights), rules.most or len(nodes))
-    serving = sorted({node for node in owner if node in nodes}, key=list(owner).index)
-    chosen = (serving + [node for node in nodes if node not in serving])[:most]
-    ends = least_slowest(rules.weights, most)
-    new_owner = [node for node, (a, b) in zip(chosen, ends, strict=True) for _ in range(a, b)]
-    new_worker, new_previous = deal_slices(worker, previous, chosen)
-    ranges = ", ".join(f"{a}-{b - 1} at {node}" for node, (a, b) in zip(chosen, ends, strict=True))
+    ends, counts = cut_stages(rules, len(nodes), units)
+    chosen = _chosen(nodes, before, sum(counts))
+    groups = _groups(chosen, before, ends, counts)
+    weights = dict(machines.weights)
+    pipeline = tuple(
+        StageGroup(first, stop, _shares(group, units, weights))
+        for (first, stop), group in zip(ends, groups, strict=True)
+    )
+    new_owner = [
+        node
+        for stage in pipeline
+        for node in spread(owner[stage.first : stage.stop], stage.machines[: stage.stop - stage.first])
+    ]
+    new_worker, new_previous = deal_slices(worker, previous, [node for group in groups for node in group])
     return Placement(
         3 if machines.transient else 1,
         tuple(new_owner),
         stripe(backup, machines.reliable),
         new_worker,
         new_previous,
-        f"a pipeline of {most} {'stage' if most == 1 else 'stages'}, partitions {ranges}",
+        _reason(pipeline),
+        pipeline,
     )
+
+
+def _reason(pipeline: Sequence[StageGroup]) -> str:
+    """The stages in words; of a stage with replicas also the units of each."""
+
+    def at(stage: StageGroup) -> str:
+        if len(stage.replicas) == 1:
+            return stage.machines[0]
+        return " and ".join(f"{node} ({units.bit_count()} units)" for node, units in stage.replicas)
+
+    ranges = ", ".join(f"{stage.first}-{stage.stop - 1} at {at(stage)}" for stage in pipeline)
+    count = len(pipeline)
+    return f"a pipeline of {count} {'stage' if count == 1 else 'stages'}, partitions {ranges}"
+
+
+# -- cuts ---------------------------------------------------------------------------------------------------
+
+
+def cut_stages(
+    rules: PipelineRules, machines: int, units: int
+) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
+    """(first partition, the one behind the last) of each stage, and how many machines each has.
+
+    First there are as many stages as there may be, then machines that are left become replicas.
+    """
+    weights = rules.weights
+    stages = min(machines, len(weights), rules.most or machines)
+    allowed = rules.replicas
+    if isinstance(allowed, tuple):
+        stages = min(stages, len(allowed))
+        most = allowed if stages == len(allowed) else (1,) * stages
+    else:
+        most = (allowed,) * stages
+    most = tuple(min(each, units) for each in most)
+    count = min(machines, sum(most))
+    if count == stages:
+        return least_slowest(weights, stages), (1,) * stages
+    return least_slowest_replicated(tuple(weights), most, count)
 
 
 def least_slowest(weights: Sequence[float], stages: int) -> list[tuple[int, int]]:
@@ -56,3 +116,81 @@ def least_slowest(weights: Sequence[float], stages: int) -> list[tuple[int, int]
         }
     _, ends = best[len(weights)]
     return list(zip((0, *ends[:-1]), ends, strict=True))
+
+
+@lru_cache(maxsize=64)
+def least_slowest_replicated(
+    weights: tuple[float, ...], most: tuple[int, ...], machines: int
+) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
+    """Ranges and numbers of machines, at most `most[l]` at stage l and `machines` in all, so that the largest
+    weight / machines of a stage is least. All machines have a place: of equal choices the one that gives more to the
+    stages in front."""
+    before = list(accumulate(weights, initial=0.0))
+    stages, partitions = len(most), len(weights)
+    assert stages <= machines <= sum(most) and stages <= partitions, (weights, most, machines)
+    # best[end, used]: (slowest stage, ends, minus the machines of each) over the first stages.
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...], tuple[int, ...]]] = {(0, 0): (0.0, (), ())}
+    for stage, limit in enumerate(most):
+        found: dict[tuple[int, int], tuple[float, tuple[int, ...], tuple[int, ...]]] = {}
+        left = stages - stage - 1
+        room = sum(most[stage + 1 :])
+        for (start, used), (worst, ends, counts) in best.items():
+            stops = range(start + 1, partitions - left + 1) if left else (partitions,)
+            least = max(1, machines - used - room)
+            for count in range(least, min(limit, machines - used - left) + 1):
+                for stop in stops:
+                    slowest = max(worst, (before[stop] - before[start]) / count)
+                    option = (slowest, (*ends, stop), (*counts, -count))
+                    key = stop, used + count
+                    if key not in found or option < found[key]:
+                        found[key] = option
+        best = found
+    _, ends, counts = best[partitions, machines]
+    return list(pairwise((0, *ends))), tuple(-count for count in counts)
+
+
+# -- machines -----------------------------------------------------------------------------------------------
+
+
+def _chosen(nodes: Sequence[str], before: Sequence[StageGroup], count: int) -> list[str]:
+    """The machines at work: those of the stages so far in their order, then others."""
+    serving = [node for stage in before for node in stage.machines if node in nodes]
+    return (serving + [node for node in nodes if node not in serving])[:count]
+
+
+def _groups(
+    chosen: Sequence[str],
+    before: Sequence[StageGroup],
+    ends: Sequence[tuple[int, int]],
+    counts: Sequence[int],
+) -> Groups:
+    """The machines of each stage."""
+    if sum(counts) == len(counts):
+        return [[node] for node in chosen]
+    had = {node: stage for stage in before for node in stage.machines}
+    groups: Groups = [[] for _ in counts]
+
+    def shared(node: str, stage: int) -> int:
+        """How many partitions of its stage so far a machine would still compute."""
+        (first, stop), old = ends[stage], had.get(node)
+        return max(0, min(stop, old.stop) - max(first, old.first)) if old is not None else 0
+
+    options = sorted(
+        ((-shared(node, stage), at, stage) for at, node in enumerate(chosen) for stage in range(len(counts)))
+    )
+    placed: set[int] = set()
+    for _, at, stage in options:
+        if at not in placed and len(groups[stage]) < counts[stage]:
+            placed.add(at)
+            groups[stage].append(chosen[at])
+    order = {node: at for at, node in enumerate(chosen)}
+    return [sorted(group, key=order.__getitem__) for group in groups]
+
+
+def _shares(group: Sequence[str], units: int, weights: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
+    """The units of each replica: neighbours, so that their sums are few, by the machines' weights."""
+    known = [weights[node] for node in group if node in weights]
+    usual = sum(known) / len(known) if known else 1.0
+    counts = counts_by_weight(units, {node: weights.get(node, usual) for node in group}, {})
+    edges = accumulate((counts[node] for node in group), initial=0)
+    return tuple((node, span(a, b)) for node, (a, b) in zip(group, pairwise(edges), strict=True))

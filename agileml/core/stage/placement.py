@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agileml.core.protocol.view import StageGroup
+
 
 @dataclass(frozen=True)
 class StageRule:
@@ -147,7 +149,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Placement:
-    """An arrangement: by partition owner and backup, by slice worker and previous owner."""
+    """An arrangement: by partition owner and backup, by slice worker and previous owner. `pipeline`: its stages."""
 
     stage: int
     owner: tuple[str, ...]
@@ -155,6 +157,7 @@ class Placement:
     worker: tuple[str, ...]
     previous: tuple[str, ...]
     reason: str
+    pipeline: tuple[StageGroup, ...] = ()
 
 
 def place(

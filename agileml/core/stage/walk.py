@@ -1,15 +1,14 @@
 """One stage's way through a clock of a pipeline: the fixed list of its actions, taken one after the other.
 
-The list is 1F1B with a flush for the units of a bundle, or the zero-bubble order. A walk stops where it needs data of a
-neighbour, and where it has results for others: its driver (a thread, or a simulation) supplies the data and sends the
-results. So it neither waits nor sends.
+The list is 1F1B with a flush, or the zero-bubble order, for the machine's units of the clock (`unit_order`). A
+walk stops where it needs data of a neighbour, and where it has results for others: its driver (a thread, or a
+simulation) supplies the data and sends the results. So it neither waits nor sends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from functools import cache
 
 from agileml.application import Application, Array, Stage, StagePlan, Wire
 from agileml.core.compute.unit_computer import UnitComputer
@@ -17,9 +16,10 @@ from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense
 from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed
 from agileml.core.protocol.messages import Crossing
-from pipeline.schedule.actions import Action, Kind
-from pipeline.schedule.policies import flush
-from straggler.coverage import Units, members
+from agileml.core.protocol.view import StageGroup
+from agileml.core.stage.unit_order import UnitAction, clock_lists
+from pipeline.schedule.actions import Kind
+from straggler.coverage import Units, members, union
 
 
 @dataclass(frozen=True, order=True)
@@ -69,53 +69,81 @@ class Crossings:
 
 @dataclass(frozen=True)
 class StagePlace:
-    """A machine's place among the stages. before, behind: its neighbours, "" where there is none."""
+    """A machine's place among the stages."""
 
     number: int
-    stages: int
-    first: int
-    stop: int
-    before: str
-    behind: str
+    stages: tuple[StageGroup, ...]
+
+    @property
+    def here(self) -> StageGroup:
+        """The stage of the machine."""
+        return self.stages[self.number]
+
+    @property
+    def partitions(self) -> range:
+        """The partitions of the stage."""
+        return range(self.here.first, self.here.stop)
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.behind_count == 0
 
     @property
     def behind_count(self) -> int:
         """Stages behind this one."""
-        return self.stages - 1 - self.number
+        return len(self.stages) - 1 - self.number
+
+    def neighbour(self, unit: int, *, is_forward: bool) -> str:
+        """The machine to which the results of a unit go: of the stage behind, or on the way back of the one before."""
+        return self.stages[self.number + (1 if is_forward else -1)].machine_of(unit)
 
     @classmethod
     def of(cls, machine: str, stages: Arrange) -> StagePlace:
         """Where a machine stands."""
-        names = [node for node, _, _ in stages.stages]
-        at, count = names.index(machine), len(names)
-        _, first, stop = stages.stages[at]
-        return cls(
-            at, count, first, stop, names[at - 1] if at else "", names[at + 1] if at + 1 < count else ""
-        )
+        (number,) = [at for at, stage in enumerate(stages.stages) if machine in stage.machines]
+        return cls(number, stages.stages)
 
 
 @dataclass
 class StageRun:
-    """A bundle's way through this stage."""
+    """The way of a machine's bundles of a clock through its stage. `folds`: by bundle, the sums for each partition."""
 
     job: Compute
     place: StagePlace
     stage: Stage
-    folds: list[Fold]
+    folds: dict[Units, list[Fold]]
     sums: dict[int, tuple[float, int]] = field(default_factory=dict)  # by unit: loss, examples
+
+    @property
+    def units(self) -> list[int]:
+        """The units of all bundles, in order."""
+        return list(members(union(self.job.bundles)))
 
     def awaited(self, number: int, *, is_forward: bool) -> Awaited:
         """The key of the message that a neighbour sends for a unit."""
         return Awaited(self.job.timeline, self.job.clock, number, is_forward)
 
-    def crossed(self, to: str, number: int, tensors: tuple[Wire | None, ...], *, is_forward: bool) -> Crossed:
+    def crossed(self, number: int, tensors: tuple[Wire | None, ...], *, is_forward: bool) -> Crossed:
         """The command to send a unit's tensors to a neighbour."""
         sums = (0.0, 0) if is_forward else self.sums[number]
+        to = self.place.neighbour(number, is_forward=is_forward)
         return Crossed(to, Crossing(self.job.timeline, self.job.clock, number, is_forward, tensors, *sums))
 
-    def totals(self) -> tuple[tuple[int, Contribution], ...]:
-        """The sums of all units, by partition."""
-        return tuple((self.place.first + at, fold.total()) for at, fold in enumerate(self.folds))
+    def bundle_of(self, number: int) -> Units:
+        """The bundle that a unit is of."""
+        return next(bundle for bundle in self.folds if bundle >> number & 1)
+
+    def counted(self, bundle: Units, compute_s: float) -> Computed | None:
+        """The sums of a bundle's units, by partition, when all are there."""
+        folds = self.folds[bundle]
+        if folds[0].counted != bundle:
+            return None
+        totals = tuple(zip(self.place.partitions, (fold.total() for fold in folds), strict=True))
+        return Computed(self.job.timeline, self.job.clock, bundle, totals, compute_s)
 
 
 class StageWalker:
@@ -139,35 +167,37 @@ class StageWalker:
 
         `blocks` gives the parameters of a partition.
         """
-        place = StagePlace.of(self._me, stages)
-        stage = self._stage(place.first, place.stop)
-        for bundle in job.bundles:
-            started_s = now_s()
-            stage.forget()
-            stage.use([blocks(partition) for partition in range(place.first, place.stop)])
-            run = new_run(job, place, stage)
-            actions = _actions(place.stages, bundle.bit_count(), self._puts_off)[place.number]
-            yield from self._bundle(run, bundle, actions)
+        place, started_s = StagePlace.of(self._me, stages), now_s()
+        stage = self._stage(place.here)
+        stage.forget()
+        stage.use([blocks(partition) for partition in place.partitions])
+        run = new_run(job, place, stage)
+        lists = clock_lists(stages.stages, stages.units(job.clock), puts_off=self._puts_off)
+        for action in lists[self._me]:
             if job.cursor.is_aborted:
                 return None
-            yield Computed(job.timeline, job.clock, bundle, run.totals(), now_s() - started_s)
-        return job.clock
+            yield from self._take(run, action)
+            if self._is_counted(run, action):
+                self._count(run, action.unit)
+                computed = run.counted(run.bundle_of(action.unit), now_s() - started_s)
+                if computed is not None and not job.cursor.is_aborted:
+                    yield computed
+                    started_s = now_s()
+        return None if job.cursor.is_aborted else job.clock
 
-    def _bundle(self, run: StageRun, bundle: Units, actions: tuple[Action, ...]) -> Step:
-        units = list(members(bundle))
-        for action in actions:
-            if run.job.cursor.is_aborted:
-                return
-            number = units[action.minibatch - 1]
-            if action.kind is Kind.FORWARD:
-                came = (yield run.awaited(number, is_forward=True)) if run.place.before else None
-                yield from self._forward(run, number, came)
-            elif action.kind is Kind.BACKWARD:
-                yield from self._backward(run, number)
-            if action.kind is Kind.WEIGHTS or (action.kind is Kind.BACKWARD and not self._defers(run)):
-                self._count(run, number)
+    def _take(self, run: StageRun, action: UnitAction) -> Step:
+        if action.kind is Kind.FORWARD:
+            came = None if run.place.is_first else (yield run.awaited(action.unit, is_forward=True))
+            yield from self._forward(run, action.unit, came)
+        elif action.kind is Kind.BACKWARD:
+            yield from self._backward(run, action.unit)
 
-    def _stage(self, first: int, stop: int) -> Stage:
+    def _is_counted(self, run: StageRun, action: UnitAction) -> bool:
+        """True when the action ends what this stage has to do of the unit."""
+        return action.kind is (Kind.WEIGHTS if self._defers(run) else Kind.BACKWARD)
+
+    def _stage(self, here: StageGroup) -> Stage:
+        first, stop = here.first, here.stop
         if self._made is None or self._made[0] != (first, stop):
             stages = self._application.stages()
             assert stages is not None, self._application
@@ -176,46 +206,42 @@ class StageWalker:
 
     def _defers(self, run: StageRun) -> bool:
         """The first stage puts nothing off: it has no gradient to send back."""
-        return self._puts_off and bool(run.place.before)
+        return self._puts_off and not run.place.is_first
 
     def _forward(self, run: StageRun, number: int, came: Crossing | None) -> Step:
         """The forward of a unit. came: the activations of the stage before."""
-        assert (came is not None) == bool(run.place.before), (run.place, came)
+        assert (came is None) == run.place.is_first, (run.place, came)
         unit = self._work.unit(run.job.clock, number)
         incoming = tuple(wire for wire in came.tensors if wire is not None) if came is not None else ()
         self._work.load([unit.slice])
         output = run.stage.forward(unit, self._work.items(unit.slice), incoming, defer=self._defers(run))
         run.sums[number] = output.loss, output.examples
-        if run.place.behind:
-            yield run.crossed(run.place.behind, number, output.outgoing, is_forward=True)
+        if not run.place.is_last:
+            yield run.crossed(number, output.outgoing, is_forward=True)
 
     def _backward(self, run: StageRun, number: int) -> Step:
         gradients: tuple[Wire | None, ...] = ()
-        if run.place.behind:
+        if not run.place.is_last:
             came = yield run.awaited(number, is_forward=False)
             assert came is not None
             gradients = came.tensors
             run.sums[number] = came.loss, came.examples
         into = run.stage.backward(self._work.unit(run.job.clock, number), gradients)
-        if run.place.before:
-            yield run.crossed(run.place.before, number, tuple(into), is_forward=False)
+        if not run.place.is_first:
+            yield run.crossed(number, tuple(into), is_forward=False)
 
     def _count(self, run: StageRun, number: int) -> None:
         """Add the unit's updates up along the tree; loss and examples go with partition 0, as in every job."""
         loss, examples = run.sums.pop(number)
         updates = run.stage.updates(self._work.unit(run.job.clock, number))
-        for at, (fold, values) in enumerate(zip(run.folds, updates, strict=True)):
-            sums = (loss, examples) if not run.place.before and not at else (0.0, 0)
+        folds = run.folds[run.bundle_of(number)]
+        for at, (fold, values) in enumerate(zip(folds, updates, strict=True)):
+            sums = (loss, examples) if run.place.is_first and not at else (0.0, 0)
             blocks = tuple(Dense(block) if block is not None else None for block in values)
             fold.add(1 << number, Contribution(blocks, *sums), given=True)
 
 
 def new_run(job: Compute, place: StagePlace, stage: Stage) -> StageRun:
-    """A bundle that nothing is computed of yet."""
-    return StageRun(job, place, stage, [Fold(deterministic=True) for _ in range(place.first, place.stop)])
-
-
-@cache
-def _actions(stages: int, units: int, puts_off: bool) -> tuple[tuple[Action, ...], ...]:
-    """The lists of all stages for one flush of so many units."""
-    return flush((1,) * stages, units, units, zero_bubble=puts_off).workers
+    """A machine's bundles of a clock, of which nothing is computed yet."""
+    folds = {bundle: [Fold(deterministic=True) for _ in place.partitions] for bundle in job.bundles}
+    return StageRun(job, place, stage, folds)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from agileml.core.exchange.pause import ClockPause, StagePause
 from agileml.core.exchange.stages import StageLinks
+from agileml.core.node.server import Server
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import CrossingAck
 from agileml.core.stage.pipeline_stages import place_stages
@@ -25,8 +26,8 @@ def an_activation_of_an_older_epoch_is_used(original, self, command):
 def a_gradient_is_counted_twice(original, self, run, number):
     """The first unit of a clock weighs double where its gradient came back."""
     original(self, run, number)
-    if run.place.behind and number == 0:
-        for fold in run.folds:
+    if not run.place.is_last and number == 0:
+        for fold in run.folds[run.bundle_of(0)]:
             for block in fold.total().blocks if fold.counted == 1 else ():
                 block.values[:] += block.values
 
@@ -40,7 +41,7 @@ def a_new_cut_leaves_a_layer_out(original, *arguments):
 
 @replaces(place_stages, mode="flush", caught_by=5)
 def a_machine_holds_layers_that_are_not_neighbours(original, *arguments):
-    """A unit would have to pass through it twice."""
+    """Its own stage does not compute with them."""
     placement = original(*arguments)
     return replace(placement, owner=(*placement.owner[:-1], placement.owner[0]))
 
@@ -80,10 +81,10 @@ def a_unit_is_given_what_another_one_sent(original, self, at):
 
 
 @replaces(StageWalker._stage, mode="flush", caught_by=6)
-def a_stage_keeps_its_layers_after_a_change(original, self, first, stop):
+def a_stage_keeps_its_layers_after_a_change(original, self, here):
     """It computes with the weights of other layers."""
     if self._made is None:
-        original(self, first, stop)
+        original(self, here)
     return self._made[1]
 
 
@@ -99,16 +100,18 @@ def a_drain_ends_when_all_have_heard_of_it(original, self, statuses):
     return all(status.is_paused for status in statuses)
 
 
-@replaces(StageLinks.adopt, mode="flush", caught_by=79)
-def every_stage_pauses_for_itself(original, self, view):
+@replaces(StageLinks.pause, mode="flush", caught_by=79)
+def every_stage_pauses_for_itself(original, self):
     """The stages stop after different clocks, and wait for each other."""
-    original(self, view)
-    self._is_first = True
+    was_asked = self._is_asked
+    original(self)
+    if not self._is_first and not was_asked:
+        self._worker.may_leave = lambda clock: False
 
 
-@replaces(StageLinks.adopt, mode="flush", caught_by=5)
-def a_pause_outlives_the_change(original, self, view):
+@replaces(Server.adopt, mode="flush", caught_by=5)
+def a_pause_outlives_the_change(original, self, view, now_s):
     """The first stage never begins a clock again."""
-    asked = self._is_asked
-    original(self, view)
-    self._is_asked = asked
+    hold = self.hold
+    original(self, view, now_s)
+    self.hold = hold

@@ -1,0 +1,70 @@
+"""Replicas of a stage compute what is another one's, count a part twice, or stop for themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.change.change_plan import _deal_to_stages
+from agileml.core.exchange.stages import StageLinks
+from agileml.core.protocol.deal import Deal
+from agileml.core.protocol.view import StageGroup
+from agileml.core.stage.pipeline_stages import place_stages
+from agileml.core.stage.walk import StagePlace
+from straggler.coverage import union
+from tests.model.mutants.mutant import replaces
+
+MODE = "flush-replicated"
+
+
+@replaces(_deal_to_stages, mode=MODE)
+def open_units_are_dealt_without_regard_to_what_is_counted(original, job, counted, share):
+    """A partition that has a part of a bundle cannot count the rest."""
+    return ((share[0][0], job.all_units),)
+
+
+@replaces(_deal_to_stages, mode=MODE)
+def units_that_one_stage_has_counted_are_not_dealt(original, job, counted, share):
+    """Other stages lack what only that one has."""
+    has = union(counted)
+    return tuple((node, bundle) for node, bundle in original(job, counted, share) if not bundle & has)
+
+
+@replaces(place_stages, mode=MODE)
+def a_unit_is_at_two_replicas(original, *arguments):
+    """Both push it."""
+    placement = original(*arguments)
+    pipeline = tuple(_overlapping(stage) for stage in placement.pipeline)
+    return replace(placement, pipeline=pipeline)
+
+
+def _overlapping(stage: StageGroup) -> StageGroup:
+    (node, units), *others = stage.replicas
+    return replace(stage, replicas=((node, units | 1 << units.bit_length()), *others)) if others else stage
+
+
+@replaces(StagePlace.neighbour, mode=MODE)
+def a_unit_goes_to_the_first_replica_of_the_next_stage(original, self, unit, *, is_forward):
+    """The one that has it waits for ever."""
+    return self.stages[self.number + (1 if is_forward else -1)].machines[0]
+
+
+@replaces(Deal.partitions, mode=MODE)
+def a_replica_reads_only_what_it_owns(original, self, worker):
+    """It lacks the other layers of its stage."""
+    return tuple(self.view.partitions_of(worker))
+
+
+@replaces(StageLinks.pause, mode=MODE)
+def replicas_of_the_first_stage_stop_each_after_its_own_clock(original, self):
+    """One begins a clock that the other does not."""
+    if not self._is_asked:
+        self._worker.may_leave = lambda clock: False
+    self._is_asked = True
+
+
+@replaces(StageLinks.pause, mode=MODE)
+def a_clock_that_one_replica_has_begun_is_held_back_from_the_others(original, self):
+    """The clock under way never ends."""
+    if self._is_first and not self._is_asked:
+        self._server.hold = self._least
+    self._is_asked = True
