@@ -48,3 +48,18 @@ def test_a_kill_a_join_and_a_notice_on_real_nodes(
         (Cause.NOTICE, 2),
     ]
     assert [change.redone for change in changes[2:]] == [0, 0]
+
+
+def test_two_replicas_and_a_stage_behind_them_on_real_nodes(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Three machines as [2, 1]: one is killed, so that two stages of one are left, and another joins."""
+    plan = [{"at_clock": 10, "kill": 1}, {"at_clock": 20, "join": 1}]
+    values = TIED | {"clocks": 30, "plan": plan, "pipeline": {"mode": "flush", "replicas": [2, 1]}}
+    out = tmp_path / "run"
+    result = agileml.run(values, name="run", fleet=KillableFleet(local_cluster, values), out=str(out))
+    assert result.summary["params_sha256"] == reference(values)
+    changes = events_of(read_events(out / EVENTS), MembershipChanged)
+    causes = [(change.trigger.cause, change.reason.count("units)")) for change in changes]
+    assert causes == [(Cause.START, 2), (Cause.FAILURE, 0), (Cause.JOIN, 2)]
+    assert changes[2].redone == 0

@@ -62,6 +62,30 @@ def test_a_death_a_join_and_a_notice_change_the_stages_and_not_a_bit(order: str,
     assert stages(ran) == [3, 2, 3, 2]
 
 
+def test_replicas_of_a_stage_change_not_a_bit(tmp_path: Path) -> None:
+    """Also where running statistics are counted at several machines."""
+    model = JOB["model"] | {"arguments": {"size": 8, "dropout": 0.25, "batch_norm": True}}
+    values = JOB | {"model": model, "plan": FAULTS, "slices": 8}
+    ran = FaultRig(values | {"pipeline": {"mode": "flush", "replicas": [2, 1]}}, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    first, killed, joined, left = (change.reason for change in ran.of(MembershipChanged))
+    assert "at m1 (4 units) and m2 (4 units), " in first and "units" in joined
+    assert "units" not in killed and "units" not in left
+    assert [change.redone for change in ran.of(MembershipChanged)][2:] == [0, 0]
+
+
+@pytest.mark.slow
+def test_pipelines_side_by_side_change_not_a_bit(tmp_path: Path) -> None:
+    """With three machines at a stage no share of 16 units is a whole subtree."""
+    pipeline = {"mode": "flush", "order": "zero-bubble", "stages": 2, "replicas": 3}
+    machines = {"reliable": 1, "transient": 6, "max": 8}
+    values = TIED | {"plan": FAULTS, "machines": machines, "slices": 16}
+    ran = FaultRig(values | {"pipeline": pipeline}, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    assert [change.reason.count("units)") for change in ran.of(MembershipChanged)] == [6, 5, 6, 5]
+    assert [change.redone for change in ran.of(MembershipChanged)][2:] == [0, 0]
+
+
 @pytest.mark.slow
 def test_batch_norm_has_the_bits_of_the_job_without_stages(tmp_path: Path) -> None:
     """Running statistics move with the layers, and a checkpoint has them."""

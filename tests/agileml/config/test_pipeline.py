@@ -43,7 +43,22 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
         (["pipeline.vertical_sync=1"], "pipeline.vertical_sync: found 1, expected true or false"),
         (["pipeline.stages=0"], "pipeline.stages: found 0, expected a whole number of at least 1, or auto"),
         (["pipeline.order=fast"], "pipeline.order: found 'fast'"),
-        (["pipeline.replicas=2"], "pipeline.replicas: unknown key"),
+        (
+            ["pipeline.replicas=[2,0]"],
+            "pipeline.replicas: found the list [2, 0], expected a whole number of at least 1, or one for each stage",
+        ),
+        (
+            ["pipeline.replicas=[2,1]", "pipeline.stages=3"],
+            "pipeline.stages: found 3 with pipeline.replicas [2, 1], expected auto or 2",
+        ),
+        (
+            ["slices=8", "pipeline.replicas=9"],
+            "pipeline.replicas: found 9, expected at most 8: a clock has so many",
+        ),
+        (
+            ["pipeline.mode=stash", "pipeline.replicas=2"],
+            "pipeline.replicas: found 2 with pipeline.mode stash, expected 1: only flush has replicas",
+        ),
         (["application=mf"], "application: found 'mf' with a pipeline, expected torch"),
         (["deterministic=false"], "deterministic: found false with a pipeline, expected true"),
         (["balance=lbbsp"], "balance.kind: found 'lbbsp' with a pipeline, expected static"),
@@ -69,6 +84,10 @@ def test_more_stages_than_layers_and_an_application_without_stages() -> None:
     config = from_values(JOB | {"model": arguments, "data": data}, ["pipeline.stages=9"])
     spec = RunSpec("r", config)
     with pytest.raises(ConfigError, match="found 9, expected at most 4: the model has so many layers"):
+        spec.measured(spec.build())
+    config = from_values(JOB | {"model": arguments, "data": data}, ["pipeline.replicas=[1,1,1,1,2]"])
+    spec = RunSpec("r", config)
+    with pytest.raises(ConfigError, match="found 5 stages, expected at most 4: the model has so many layers"):
         spec.measured(spec.build())
     other = from_values(JOB | {"application": "tests.agileml.apps.test_guide:Nothing"})
     with pytest.raises(ConfigError, match="expected one that has stages"):

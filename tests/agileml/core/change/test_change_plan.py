@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.change.change_plan import LostError, plan_change
+from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.messages import Promise, Role, ShardState, SourceKind
 from agileml.core.protocol.view import INITIAL, CutId, View
 from agileml.core.stage.placement import Machines, StageRule
-from straggler.coverage import aligned_subtrees, span, union
+from straggler.coverage import Verdict, aligned_subtrees, judge, span, union
 from tests.agileml.core.fixtures import make_job
 from tests.model.invariants import check_view
 
@@ -205,3 +208,39 @@ def test_no_clock_after_the_last_is_dealt():
     assert found.view.open == ()
     assert isinstance(found.view, View)
     assert span(0, 8) == job.all_units
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    counted=st.lists(st.integers(0, 255), min_size=3, max_size=3),
+    before=st.integers(2, 5),
+    after=st.integers(1, 5),
+)
+def test_what_stages_have_counted_of_an_open_clock_is_never_pushed_in_part(counted, before, after):
+    """Whatever each stage has, and whichever machines are its replicas now: every partition gets what it lacks."""
+    job = make_job("flush", partitions=3)
+    job = replace(job, pipeline=replace(job.pipeline, most=2, replicas=3))
+    machines = [f"t{number}" for number in range(5)]
+    view = first_view(job, Machines(("r",), tuple(machines[:before])))
+    view = replace(view, base=5, timeline=1)
+    states = {
+        partition: ShardState(5, ((5, tuple(aligned_subtrees(units))),) if units else ())
+        for partition, units in enumerate(counted)
+        if units != 255
+    }
+    states |= {partition: ShardState(6, ()) for partition in range(3) if partition not in states}
+    promises = promises_of(view, states)
+    found = change(job, view, promises, Machines(("r",), tuple(machines[:after])))
+    check_view(job, found.view)
+    assert not found.rolled_back
+    deal = Deal(job, found.view)
+    for partition, state in states.items():
+        has = union(dict(state.pending).get(5, ())) if state.version == 5 else 255
+        (stage,) = [each for each in found.view.pipeline if each.first <= partition < each.stop]
+        pushed = [bundle for node in stage.machines for bundle in deal.bundles(5, node)]
+        if found.view.base > 5:
+            continue
+        for bundle in pushed:
+            verdict = judge(has, bundle)  # an error where a part of it is counted
+            has |= bundle if verdict is Verdict.COUNT else 0
+        assert has == 255, (partition, pushed)

@@ -15,17 +15,30 @@ from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Arrange, Crossed, PassOn
 from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Crossing, CrossingAck
-from agileml.core.protocol.view import INITIAL, View, stages_of
+from agileml.core.protocol.view import INITIAL, StageGroup, View
 from agileml.core.stage.walk import Awaited
 from agileml.process.compute import Aborted
 from agileml.process.stage_thread import Mailbox
 from tests.agileml.core.fixtures import make_job
 
-OWNERS = ("a", "a", "b", "c")
+STAGES = (StageGroup(0, 2, (("a", 15),)), StageGroup(2, 4, (("b", 3), ("c", 12))))
 
 
 def view(epoch: int) -> View:
-    return View(epoch, 3, ("r", "a", "b", "c"), OWNERS, ("r",) * 4, (("a", 1),), ("",), 0, (), 1, INITIAL)
+    return View(
+        epoch,
+        3,
+        ("r", "a", "b", "c"),
+        ("a", "a", "b", "c"),
+        ("r",) * 4,
+        (("a", 1),),
+        ("",),
+        0,
+        ((0, (("a", 0b0011), ("a", 0b1000))),),
+        1,
+        INITIAL,
+        pipeline=STAGES,
+    )
 
 
 def crossing(epoch: int = 2, clock: int = 5, unit: int = 0, is_forward: bool = True) -> Crossing:
@@ -48,9 +61,8 @@ class Rig:
         return list(self.sent)
 
 
-def test_the_stages_are_the_owners_in_the_order_of_their_partitions() -> None:
-    assert stages_of(OWNERS) == (("a", 0, 2), ("b", 2, 3), ("c", 3, 4))
-    assert Rig().asked == [Arrange(2, stages_of(OWNERS))]
+def test_the_computation_hears_of_the_stages_and_of_what_is_open() -> None:
+    assert Rig().asked == [Arrange(2, STAGES, ((0, 0b1011),))]
 
 
 def test_a_crossing_is_repeated_until_it_is_answered() -> None:
@@ -86,7 +98,7 @@ def test_the_mailbox_gives_each_message_to_its_clock_and_epoch() -> None:
     box, cursor = Mailbox(), Cursor(4)
     early = crossing(epoch=3)
     box.deliver(early)  # before the stages of its epoch are known here
-    box.arrange(Arrange(3, stages_of(OWNERS)))
+    box.arrange(Arrange(3, STAGES))
     box.deliver(crossing(epoch=2))  # older: dropped
     assert box.take(Awaited(3, 5, 0, True), cursor) is early
     with pytest.raises(Aborted):
@@ -98,12 +110,12 @@ def test_the_mailbox_gives_each_message_to_its_clock_and_epoch() -> None:
 
 def test_the_mailbox_forgets_a_clock_that_is_over_and_older_epochs() -> None:
     box = Mailbox()
-    box.arrange(Arrange(2, stages_of(OWNERS)))
+    box.arrange(Arrange(2, STAGES))
     box.deliver(crossing())
     box.deliver(later := crossing(clock=6))
     box.forget(2, 5)
     assert box.take(Awaited(2, 6, 0, True), Cursor(1)) is later
-    box.arrange(Arrange(3, stages_of(OWNERS)))
+    box.arrange(Arrange(3, STAGES))
     over = Cursor(1)
     over.abort()
     with pytest.raises(Aborted):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agileml.core.protocol.deal import Deal, bundles_of, share_of_slices, workers_of_slices
-from agileml.core.protocol.view import INITIAL, ClockPlan, View
+from agileml.core.protocol.view import INITIAL, ClockPlan, StageGroup, View
 from straggler.coverage import union
 from tests.agileml.core.fixtures import make_job
 from tests.model.plans import RandomPlans
@@ -53,6 +53,29 @@ def test_slices_make_a_share_that_gives_the_slices_back(workers, parts):
     for worker, units in share:
         assert union(deal.bundles(9, worker)) == units
     assert union(units for _, units in deal.assignments(9)) == job.all_units
+
+
+STAGED = replace(
+    VIEW,
+    members=("a", "b", "c"),
+    pipeline=(StageGroup(0, 1, (("a", 0b111), ("c", 0b11111000))), StageGroup(1, 2, (("b", 0b11111111),))),
+)
+
+
+def test_a_replica_has_its_units_of_every_clock_and_the_partitions_of_its_stage():
+    deal = Deal(make_job("flush"), STAGED)
+    assert deal.bundles(4, "a") == (0b11, 0b100)
+    assert deal.bundles(4, "c") == (0b1000, 0b11110000)
+    assert deal.bundles(4, "b") == (0b11111111,)
+    assert deal.bundles(4, "d") == ()
+    assert (deal.partitions("a"), deal.partitions("b"), deal.partitions("d")) == ((0,), (1,), ())
+
+
+def test_of_an_open_clock_a_replica_has_what_is_open_of_its_units_whoever_the_list_names():
+    deal = Deal(make_job("flush"), STAGED)
+    assert deal.bundles(3, "a") == (0b11, 0b100)
+    assert deal.bundles(3, "c") == (0b1000, 0b10000)
+    assert deal.bundles(3, "b") == (0b11, 0b100, 0b1000, 0b10000)
 
 
 # -- plans --------------------------------------------------------------------------------------------------
