@@ -48,7 +48,7 @@ MODES = (
     *(mode + LAMB for mode in ("dense", "overlap", "allreduce")),
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
     *(mode + HELPED + PLANNED for mode in ("bsp", "dense", "sum")),
-    FLUSH + REPLICATED,
+    *(mode + REPLICATED for mode in (FLUSH, "stash", "none", "vertical_sync")),
     "allreduce" + RESIDENT,
     "allreduce" + SHARDED,
 )

@@ -2,7 +2,8 @@
 that read it.
 
 A step is the forward of one clock and the backward of an earlier one (`core.async_stages.walk`), so several clocks are
-in flight. The machine owns its layers: it pulls from itself and pushes to itself, and one push makes the next version.
+in flight. The sums of a clock of all the stage's machines make the next version, which each of them pulls. None can be
+a version ahead of another, since it would lack the other's sums.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from agileml.core.node.reading import Blocks
 from agileml.core.node.time_spent import Doing
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.deal import bundles_of
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Behind, Message, Params, Pull, Push
+from agileml.core.protocol.messages import Ack, Behind, LastParams, Message, Params, Pull, Push
 from agileml.core.protocol.view import View
+from straggler.coverage import Units
 
 
 class AsyncStageWorker(Worker):
@@ -29,11 +32,15 @@ class AsyncStageWorker(Worker):
         super().__init__(me, job, send, ask)
         assert job.pipeline is not None
         self._rules = job.pipeline
-        self._lag = 0  # steps from a clock's forward to its backward
+        self.lag = 0  # steps from a clock's forward to its backward
         self._next = 0  # the step to ask for
-        self.end = job.clocks  # clocks that the first stage begins
-        self._parts: dict[int, Blocks] = {}  # of the version that comes
+        self._end = job.clocks  # clocks that the first stage begins
+        self._own: tuple[Units, ...] = ()  # this machine's bundles of every clock
+        self._wanted: int | None = None  # the version that comes
+        self._parts: dict[int, Blocks] = {}  # of it
         self._orders: dict[int, Compute] = {}  # steps that are not over
+        self._summed = 0  # bundles of the clock whose backwards are under way
+        self._unanswered: dict[tuple[int, int, Units], Push] = {}
 
     @property
     def doing(self) -> Doing:
@@ -47,67 +54,83 @@ class AsyncStageWorker(Worker):
         for order in self._orders.values():
             order.cursor.abort()
         self._orders.clear()
-        self._view = view
+        self._unanswered.clear()
+        self._view, self._wanted, self._summed = view, None, 0
         self.clock = self._next = view.base
-        self.end = self.job.clocks
+        self._end = self.job.clocks
         here = view.stage_at.get(self.me)
         self._mine = ()
         if here is not None:
             self._mine = tuple(range(here.first, here.stop))
-            self._lag = lag_of(self._rules.mode, len(view.pipeline) - 1 - view.pipeline.index(here))
+            self._own = bundles_of(self.job, dict(here.replicas)[self.me])
+            self.lag = lag_of(self._rules.mode, len(view.pipeline) - 1 - view.pipeline.index(here))
             self._pull_version(view.base)
 
-    def end_here(self) -> int:
-        """Begin no other clock at this stage, the first: returns the one that is not begun."""
-        self.end = min(self.end, self._next)
-        return self.end
-
     def _pull_version(self, version: int) -> None:
-        assert self._view is not None
         self._parts = {}
-        if version < self.job.clocks:
-            for partition in self._mine:
+        self._wanted = version if version < self.job.clocks else None
+        self._pull_missing()
+
+    def _pull_missing(self) -> None:
+        assert self._view is not None
+        for partition in self._mine:
+            if self._wanted is not None and partition not in self._parts:
                 rows = (None,) * len(self.job.layout.tables)
-                self._send(self.me, Pull(self._view.epoch, partition, version, rows))
+                pull = Pull(self._view.epoch, partition, self._wanted, rows)
+                self._send(self._server_of(partition), pull)
 
     def params(self, message: Params) -> None:
         """Take the blocks of one partition; with the last one ask for the steps that read this version."""
+        if message.clock != self._wanted or message.partition in self._parts:
+            return  # it came before
         assert message.version == message.clock, f"a stage is past version {message.clock}: {message.version}"
         assert self._view is not None
+        if isinstance(message, LastParams):
+            self._end = min(self._end, message.end)
         self._parts[message.partition] = message.blocks
         if len(self._parts) < len(self._mine):
             return
-        self.clock = message.version
+        self.clock, self._wanted = message.version, None
         parts = tuple(self._parts.get(p, ()) for p in range(self.job.layout.partitions))
-        bundles = (self.job.all_units,)
-        while version_of(self._next, self._view.base, self._lag) == self.clock:
-            cursor, begins = Cursor(self.job.units), self._next < self.end
-            order = Compute(self._view.epoch, self._next, bundles, parts, cursor, begins=begins)
+        while version_of(self._next, self._view.base, self.lag) == self.clock:
+            cursor, begins = Cursor(self.job.units), self._next < self._end
+            order = Compute(self._view.epoch, self._next, self._own, parts, cursor, begins=begins)
             self._orders[self._next] = order
             self._ask(order)
             self._next += 1
 
     def computed(self, event: Computed) -> None:
-        """Push the sums of a clock to this machine's partitions, and pull the version that they make."""
+        """Push the sums of a bundle; with the last one of its clock pull the version that the clock makes."""
         if self._view is None or event.timeline != self._view.epoch:
             return
-        over = steps_over(self._rules.mode, event.clock, self._lag)
-        self._orders = {clock: order for clock, order in self._orders.items() if clock > over}
         for partition, contribution in event.contributions:
-            self._send(self.me, Push(event.timeline, partition, event.clock, event.bundle, contribution))
-        self._pull_version(event.clock + 1)
+            push = Push(event.timeline, partition, event.clock, event.bundle, contribution)
+            self._unanswered[partition, event.clock, event.bundle] = push
+            self._send(self._server_of(partition), push)
+        self._summed += 1
+        if self._summed == len(self._own):
+            self._summed = 0
+            over = steps_over(self._rules.mode, event.clock, self.lag)
+            self._orders = {clock: order for clock, order in self._orders.items() if clock > over}
+            self._pull_version(event.clock + 1)
 
     def begun(self, event: Begun) -> None:
         raise AssertionError(f"a stage reads its layers whole: {event}")
 
     def ack(self, message: Ack) -> None:
-        """Do nothing: a push of this machine is counted on it."""
+        """Send a bundle's sums no more: a partition has them."""
+        self._unanswered.pop((message.partition, message.clock, message.bundle), None)
 
     def behind(self, message: Behind) -> None:
-        raise AssertionError(f"only this machine makes versions of its layers: {message}")
+        raise AssertionError(f"a version of these layers needs this machine's sums: {message}")
 
     def go_on(self) -> None:
         """Do nothing: steps follow versions."""
 
     def resend(self) -> None:
-        """Do nothing: a message of a machine to itself is not lost."""
+        """Repeat every unanswered pull and push."""
+        if self._view is None:
+            return
+        self._pull_missing()
+        for push in self._unanswered.values():
+            self._send(self._server_of(push.partition), push)

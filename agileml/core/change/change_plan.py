@@ -157,12 +157,14 @@ def _start(
 
 def _is_torn(job: Job, states: Mapping[int, ShardState]) -> bool:
     """True when the stages of a pipeline without a flush have not run empty: what is in flight cannot go on elsewhere,
-    and no stage can undo the updates that others lack. Or where machines share the optimizer's state out, and some
+    and no stage can undo the updates that others lack, nor go on with a part of a clock that was computed on weights of
+    its own age. Or where machines share the optimizer's state out, and some
     have taken a step that others have not: nobody has the parameters of both clocks."""
     flows_on = job.pipeline is not None and not job.pipeline.flushes
     if not flows_on and not job.exchange.shares_state:
         return False
-    return len({state.version for state in states.values()}) > 1
+    in_part = flows_on and any(state.pending for state in states.values())
+    return in_part or len({state.version for state in states.values()}) > 1
 
 
 def _with_backups(job: Job, epoch: int, start: _Start, holders: Holders) -> _Start:

@@ -60,7 +60,7 @@ class StageLinks(DirectPushes):
     def __init__(self, io: NodeIo, worker: Worker, server: Server) -> None:
         super().__init__(io.me, server)
         self._worker, self._send, self._ask = worker, io.send, io.ask
-        self._epoch = self._least = 0
+        self._epoch = self._base = self._least = 0
         self._is_first = self._is_asked = False  # the owner of partition 0; asked to pause
         self._unanswered: dict[tuple[int, int, bool], tuple[str, Crossing]] = {}
 
@@ -70,7 +70,7 @@ class StageLinks(DirectPushes):
 
     def adopt(self, view: View) -> None:
         """Tell the computation the stages of the view."""
-        self._epoch = view.epoch
+        self._epoch, self._base = view.epoch, view.base
         self._least = max((clock for clock, _ in view.open), default=view.base - 1) + 1
         self._is_first, self._is_asked = view.owner[0] == self._me, False
         is_open = tuple((clock, union(bundle for _, bundle in dealt)) for clock, dealt in view.open)
@@ -117,19 +117,22 @@ class AsyncStageLinks(StageLinks):
 
     def __init__(self, io: NodeIo, worker: AsyncStageWorker, server: Server) -> None:
         super().__init__(io, worker, server)
-        self._job, self._end = io.job, 0
-        self._steps = worker
+        self._job, self._steps = io.job, worker
 
     @property
     def is_paused(self) -> bool:
-        """True when this stage goes on only with the first one; at the first one, when all that it began is applied."""
+        """True when this machine goes on only with the first stage; at the owner of partition 0, when that has all
+        clocks that were begun."""
         if not self._is_asked or not self._is_first:
             return self._is_asked
-        return all(version == self._end for _, version in self._server.versions(self._epoch))
+        return self._server.version(0, self._epoch) == self._server.end
 
     def pause(self) -> None:
-        """Begin no other clock. The limit of clocks does not hold for units in flight."""
+        """Begin no other clock than those that read a version that some machine has. The limit of clocks does not hold
+        for units in flight."""
         if self._is_first and not self._is_asked:
-            self._end = self._steps.end_here()
+            read = self._server.read_up_to
+            begun = self._base if read < 0 else read + self._steps.lag + 1
+            self._server.end = min(begun, self._job.clocks)
             self._server.raise_limit(self._job.clocks, 0.0)
         self._is_asked = True

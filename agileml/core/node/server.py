@@ -32,6 +32,7 @@ from agileml.core.protocol.messages import (
     Fetch,
     Get,
     Installed,
+    LastParams,
     Message,
     NameCut,
     Params,
@@ -68,7 +69,9 @@ class Server:
         self.resident = ResidentTables(replica, job.layout) if replica is not None else None
         self._arena = Arena(job.layout) if job.exchange.has_replicas and replica is None else None
         self.limit = 0  # clocks >= limit may not start; only partition 0 enforces it
-        self.hold: int | None = None  # the same of a pipeline that runs empty before a change
+        # Of a pipeline that runs empty before a change: the same, and without a flush the clock that is not begun.
+        self.hold: int | None = None
+        self.end: int | None = None
         self.read_up_to = -1  # the newest clock for which partition 0 was read in this epoch
         self._send = send
         self._view: View | None = None
@@ -144,7 +147,10 @@ class Server:
         return clock >= self.limit or (self.hold is not None and clock >= self.hold)
 
     def _params(self, message: Pull, version: int, blocks: tuple[Array, ...]) -> Params:
-        return Params(message.epoch, message.partition, message.clock, version, blocks)
+        answer = message.epoch, message.partition, message.clock, version, blocks
+        if self.end is not None and message.partition == 0:
+            return LastParams(*answer, end=self.end)
+        return Params(*answer)
 
     def _plans_of(self, partition: int, epoch: int) -> ClockPlans | None:
         plans = self._plans
@@ -341,7 +347,7 @@ class Server:
         """Serve the partitions that a durable view gives to this machine, and drop the others."""
         self.stores.release()
         self._view = view
-        self.hold, self.read_up_to = None, -1
+        self.hold, self.end, self.read_up_to = None, None, -1
         held = self.job.exchange.held(view, self.me)
         self._copies = {p: {view.epoch: self._copies[p][view.epoch]} for p in held}
         if self.resident is not None:

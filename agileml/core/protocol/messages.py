@@ -146,6 +146,13 @@ class PlannedParams(Params):
 
 
 @dataclass(frozen=True)
+class LastParams(Params):
+    """`Params` of partition 0 in a pipeline without a flush that runs empty: it begins no clock from `end` on."""
+
+    end: int
+
+
+@dataclass(frozen=True)
 class MinibatchPull(Pull):
     """A `Pull` for one unit, of the newest parameters; with a pool for the bundle that begins with it."""
 
@@ -610,6 +617,7 @@ Message = (
     Pull
     | Params
     | PlannedParams
+    | LastParams
     | Behind
     | Push
     | TimedPush

@@ -12,6 +12,7 @@ from agileml.core.controller.changes import MembershipChanges
 from agileml.core.exchange.pause import AsyncStagePause
 from agileml.core.exchange.stages import AsyncStageLinks
 from agileml.core.protocol.job import PipelineMode
+from agileml.core.protocol.messages import LastParams
 from agileml.core.stage.walk import Crossings
 from tests.model.mutants.mutant import replaces
 
@@ -61,10 +62,11 @@ def the_end_of_the_clocks_is_not_passed_on(original, self, run):
     yield from ()
 
 
-@replaces(AsyncStageWorker.end_here, mode="stash", caught_by=4)
-def the_first_stage_goes_on_while_it_is_asked_to_stop(original, self):
+@replaces(AsyncStageWorker.params, mode="stash", caught_by=4)
+def the_first_stage_goes_on_while_it_is_asked_to_stop(original, self, message):
     """The pipeline never runs empty."""
-    return self._next
+    end = self._end
+    original(self, replace(message, end=end) if isinstance(message, LastParams) else message)
 
 
 @replaces(AsyncStageLinks.pause, mode="stash", caught_by=4)

@@ -1,12 +1,18 @@
-"""Replicas of a stage compute what is another one's, count a part twice, or stop for themselves."""
+"""Replicas of a stage compute what is another one's, count a part twice, or stop for themselves, with a flush and
+without."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from agileml.core.change.change_plan import _deal_to_stages
-from agileml.core.exchange.stages import StageLinks
+from agileml.core.async_stages.walk import AsyncStageWalker
+from agileml.core.async_stages.worker import AsyncStageWorker
+from agileml.core.change.change_plan import _deal_to_stages, _is_torn
+from agileml.core.exchange.stages import AsyncStageLinks, StageLinks
+from agileml.core.node.server import Server
+from agileml.core.protocol.commands import Crossed
 from agileml.core.protocol.deal import Deal
+from agileml.core.protocol.messages import Params
 from agileml.core.protocol.view import StageGroup
 from agileml.core.stage.pipeline_stages import place_stages
 from agileml.core.stage.walk import StagePlace
@@ -14,6 +20,7 @@ from straggler.coverage import union
 from tests.model.mutants.mutant import replaces
 
 MODE = "flush-replicated"
+ASYNC = "stash-replicated"
 
 
 @replaces(_deal_to_stages, mode=MODE)
@@ -68,3 +75,42 @@ def a_clock_that_one_replica_has_begun_is_held_back_from_the_others(original, se
     if self._is_first and not self._is_asked:
         self._server.hold = self._least
     self._is_asked = True
+
+
+# -- without a flush ----------------------------------------------------------------------------------------
+
+
+@replaces(Server._params, mode=ASYNC)
+def the_end_is_not_told_to_other_replicas(original, self, message, version, blocks):
+    """They begin clocks that the owner of partition 0 does not wait for."""
+    found = original(self, message, version, blocks)
+    return Params(found.epoch, found.partition, found.clock, found.version, found.blocks)
+
+
+@replaces(AsyncStageLinks.pause, mode=ASYNC)
+def the_end_lies_before_what_a_replica_has_begun(original, self):
+    """One machine has units of a clock in flight that the others do not begin."""
+    was_asked = self._is_asked
+    original(self)
+    if self._is_first and not was_asked and self._server.end > self._base:
+        self._server.end -= 1
+
+
+@replaces(_is_torn, mode=ASYNC)
+def a_part_of_a_clock_outlives_a_change(original, job, states):
+    """Some units were computed on weights of another age than the rest."""
+    return original(job, {p: replace(state, pending=()) for p, state in states.items()})
+
+
+@replaces(AsyncStageWalker._end_at, mode=ASYNC)
+def the_end_is_passed_on_to_one_replica(original, self, run):
+    """The others wait for units that nobody sends."""
+    behind = () if run.place.is_last else run.place.stages[run.place.number + 1].machines[:1]
+    for step in original(self, run):
+        if isinstance(step, Crossed) and step.to in behind:
+            yield step
+
+
+@replaces(AsyncStageWorker.resend, mode=ASYNC)
+def sums_and_versions_are_sent_once(original, self):
+    """A replica waits for ever for what the network lost."""
