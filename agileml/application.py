@@ -225,10 +225,12 @@ class StageOutput:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Partitions of consecutive layers: their ends in each table, all dense ones, and the seconds that each takes."""
+    """Partitions of consecutive layers: their ends in each table, all dense ones, the seconds that each takes, and the
+    bytes that a unit sends on behind each, for a planner; none where that is not known."""
 
     borders: tuple[tuple[int, ...], ...]
     seconds: tuple[float, ...]
+    sent_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ from agileml.config.text import ConfigError, Key, show
 
 
 def _replicas(value: Any) -> Any:
+    if value == "auto":
+        return value
     each = value if isinstance(value, list | tuple) else [value]
     if each and all(isinstance(one, int) and not isinstance(one, bool) and one >= 1 for one in each):
         return tuple(each) if isinstance(value, list | tuple) else value
     raise ConfigError(
-        f"found {show(value)}, expected a whole number of at least 1, or one for each stage as in [2, 1]"
+        f"found {show(value)}, expected a whole number of at least 1, one for each stage as in [2, 1], or auto"
     )
 
 
@@ -34,20 +36,24 @@ class PipelineConfig(Section):
     its forward (PipeDream); none has no flush, and each action a stage's newest weights. With stash, vertical_sync
     gives a clock weights of one age at all stages, and double_buffered weights one clock old. stages: the most there
     may be (auto: as many as machines compute). replicas: the most machines of each stage, or of one after the other;
-    machines beyond the stages become replicas. order: of a stage's actions; zero-bubble puts gradients of linear
-    layers' weights off into the bubble.
+    machines beyond the stages become replicas; auto: the planner says how many stages and replicas there are. order: of
+    a stage's actions; zero-bubble puts gradients of linear layers' weights off into the bubble.
     """
 
     mode: Literal["flush", "stash", "none"] = "flush"
     vertical_sync: bool = False
     double_buffered: bool = False
     stages: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_stages)] = "auto"
-    replicas: Annotated[PositiveInt | tuple[PositiveInt, ...], BeforeValidator(_replicas)] = 1
+    replicas: Annotated[
+        PositiveInt | tuple[PositiveInt, ...] | Literal["auto"], BeforeValidator(_replicas)
+    ] = 1
     order: Literal["1f1b", "zero-bubble"] = "1f1b"
 
     @property
     def most_replicas(self) -> int:
-        """The most machines that a stage may have."""
+        """The most machines that a stage may have; with auto any number that has units."""
+        if self.replicas == "auto":
+            return 1
         return max(self.replicas) if isinstance(self.replicas, tuple) else self.replicas
 
     @property
@@ -143,8 +149,13 @@ def _check_replicas(config: Any) -> None:
             "(slices x units_per_slice), and each machine of a stage needs one",
             key=("pipeline", "replicas"),
         )
-    if wanted.most_replicas > 1 and wanted.mode != "flush":
+    if (
+        wanted.replicas != 1
+        and wanted.double_buffered
+        and (wanted.replicas == "auto" or wanted.most_replicas > 1)
+    ):
         raise ConfigError(
-            f"found {show(wanted.replicas)} with pipeline.mode {wanted.mode}, expected 1: only flush has replicas",
+            f"found {show(wanted.replicas)} with pipeline.double_buffered, expected 1: its stages take units of two "
+            "clocks in turn, in an order that replicas would break",
             key=("pipeline", "replicas"),
         )

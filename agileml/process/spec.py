@@ -176,8 +176,9 @@ class RunSpec:
         wanted = _consistency(config)
         _check_loss_scale(config, application.loss_scale())
         _check_slack(config, application.most_slack(), wanted.slack)
+        layout = self._layout(tables, application)
         return Job(
-            layout=self._layout(tables, application),
+            layout=layout,
             optimizer=job_optimizer(config, application, tables),
             consistency=wanted,
             slices=config.slices,
@@ -192,7 +193,7 @@ class RunSpec:
             metrics=tuple(application.metrics()),
             holds_every=application.evaluates_every() if config.keep_best else None,
             loss_scale=application.loss_scale(),
-            pipeline=self._pipeline(),
+            pipeline=self._pipeline(layout),
             draw_units=(config.pool_units or config.slices * config.units_per_slice)
             if has_pool(config)
             else None,
@@ -213,7 +214,7 @@ class RunSpec:
             ends=tuple((name, tuple(each)) for name, each in ends.items()),
         )
 
-    def _pipeline(self) -> PipelineRules | None:
+    def _pipeline(self, layout: Layout) -> PipelineRules | None:
         wanted = self.config.pipeline
         if wanted is None:
             return None
@@ -221,7 +222,10 @@ class RunSpec:
         most = None if wanted.stages == "auto" else wanted.stages
         puts_off = wanted.order == "zero-bubble"
         mode = PipelineMode(wanted.weights)
-        return PipelineRules(self.stages.seconds, most, puts_off, mode, wanted.replicas)
+        if wanted.replicas != "auto":
+            return PipelineRules(self.stages.seconds, most, puts_off, mode, wanted.replicas)
+        sizes = self.stages.sent_bytes, tuple(layout.partition_bytes)
+        return PipelineRules(self.stages.seconds, most, puts_off, mode, None, *sizes)
 
     def stores(self) -> list[CheckpointStore]:
         """The stores of checkpoints: first the one that this run writes to, then the one that it resumes from."""

@@ -172,7 +172,7 @@ class MembershipChanges:
             control.view,
             control.record.committed,
             promises,
-            control.weighted(self._machines()),
+            replace(control.weighted(self._machines()), bytes_per_s=self._cuts.links.bytes_per_s),
             self._finishing(),
             self._cuts.newest,
         )

@@ -52,14 +52,18 @@ class PipelineRules:
 
     weights: of each partition, the seconds of its layers. most: stages (None: as many as there are machines).
     puts_off: gradients of weights fill the bubble (zero-bubble). replicas: the most machines of any stage, or of each
-    in order, which then says how many stages there are where there are machines for them.
+    in order, which then says how many stages there are where there are machines for them; None: the planner says how
+    many stages and replicas. For it, sent_bytes: what a unit sends on behind each partition; partition_bytes: its
+    parameters.
     """
 
     weights: tuple[float, ...]
     most: int | None = None
     puts_off: bool = False
     mode: PipelineMode = PipelineMode.FLUSH
-    replicas: int | tuple[int, ...] = 1
+    replicas: int | tuple[int, ...] | None = 1
+    sent_bytes: tuple[int, ...] = ()
+    partition_bytes: tuple[int, ...] = ()
 
     @property
     def flushes(self) -> bool:

@@ -8,12 +8,14 @@ where most of its layers are, so few partitions move; machines that come take th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from agileml.core.protocol.job import PipelineRules
 from agileml.core.protocol.view import StageGroup
 from agileml.core.stage.placement import Machines, Placement, deal_slices, spread, stripe
+from agileml.core.stage.planned_stages import planned_stages
 from agileml.core.stage.shares import counts_by_weight
 from straggler.coverage import span
 
@@ -35,7 +37,8 @@ def place_stages(
     `units`: of a clock, which the replicas of a stage share out. `before`: the stages so far.
     """
     nodes = machines.transient or machines.reliable
-    ends, counts = cut_stages(rules, len(nodes), units)
+    cut = cut_stages(rules, len(nodes), units, machines.bytes_per_s)
+    ends, counts = cut.ranges, cut.replicas
     chosen = _chosen(nodes, before, sum(counts))
     groups = _groups(chosen, before, ends, counts)
     weights = dict(machines.weights)
@@ -55,7 +58,7 @@ def place_stages(
         stripe(backup, machines.reliable),
         new_worker,
         new_previous,
-        _reason(pipeline),
+        _reason(pipeline) + cut.why,
         pipeline,
     )
 
@@ -76,14 +79,25 @@ def _reason(pipeline: Sequence[StageGroup]) -> str:
 # -- cuts ---------------------------------------------------------------------------------------------------
 
 
-def cut_stages(
-    rules: PipelineRules, machines: int, units: int
-) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-    """(first partition, the one behind the last) of each stage, and how many machines each has.
+@dataclass(frozen=True)
+class StageCut:
+    """Of each stage (first partition, the one behind the last), and how many machines it has. why: what the reason of
+    the change says of it."""
 
-    First there are as many stages as there may be, then machines that are left become replicas.
+    ranges: list[tuple[int, int]]
+    replicas: tuple[int, ...]
+    why: str = ""
+
+
+def cut_stages(rules: PipelineRules, machines: int, units: int, bytes_per_s: float | None = None) -> StageCut:
+    """The stages for so many machines, whose links carry `bytes_per_s` (None: not known).
+
+    First there are as many stages as there may be, then machines that are left become replicas; or as planned.
     """
     weights = rules.weights
+    if rules.replicas is None:
+        plan = planned_stages(rules, machines, units, bytes_per_s)
+        return StageCut(list(pairwise((0, *plan.ends))), plan.replicas, f" ({plan.sentence})")
     stages = min(machines, len(weights), rules.most or machines)
     allowed = rules.replicas
     if isinstance(allowed, tuple):
@@ -94,8 +108,8 @@ def cut_stages(
     most = tuple(min(each, units) for each in most)
     count = min(machines, sum(most))
     if count == stages:
-        return least_slowest(weights, stages), (1,) * stages
-    return least_slowest_replicated(tuple(weights), most, count)
+        return StageCut(least_slowest(weights, stages), (1,) * stages)
+    return StageCut(*least_slowest_replicated(tuple(weights), most, count))
 
 
 def least_slowest(weights: Sequence[float], stages: int) -> list[tuple[int, int]]:

@@ -140,11 +140,13 @@ class Machines:
     """The machines that may hold something after a change, the longest-running first.
 
     `weights`: how much they can compute, relative to each other; one that is not listed has the mean of the others.
+    `bytes_per_s`: of a machine's link, as far as is known.
     """
 
     reliable: tuple[str, ...]
     transient: tuple[str, ...]
     weights: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
         (["pipeline.order=fast"], "pipeline.order: found 'fast'"),
         (
             ["pipeline.replicas=[2,0]"],
-            "pipeline.replicas: found the list [2, 0], expected a whole number of at least 1, or one for each stage",
+            "pipeline.replicas: found the list [2, 0], expected a whole number of at least 1, one for each stage",
         ),
         (
             ["pipeline.replicas=[2,1]", "pipeline.stages=3"],
@@ -56,8 +56,8 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
             "pipeline.replicas: found 9, expected at most 8: a clock has so many",
         ),
         (
-            ["pipeline.mode=stash", "pipeline.replicas=2"],
-            "pipeline.replicas: found 2 with pipeline.mode stash, expected 1: only flush has replicas",
+            ["pipeline.mode=stash", "pipeline.double_buffered=true", "pipeline.replicas=2"],
+            "pipeline.replicas: found 2 with pipeline.double_buffered, expected 1: its stages take units of two",
         ),
         (["application=mf"], "application: found 'mf' with a pipeline, expected torch"),
         (["deterministic=false"], "deterministic: found false with a pipeline, expected true"),

@@ -125,7 +125,9 @@ class StagedModule:
             )
         seconds = [layer.compute_s for layer in measured.layers]
         ends = self._layer_ends(borders[0])
-        return StagePlan(borders, tuple(sum(seconds[a:b]) for a, b in pairwise((0, *ends))))
+        codes = cut(self.traced, ends)
+        sent = tuple(sum(fact.size_bytes for fact in code.outgoing) for code in codes)
+        return StagePlan(borders, tuple(sum(seconds[a:b]) for a, b in pairwise((0, *ends))), sent)
 
     def stage(self, borders: Sequence[Sequence[int]], first: int, stop: int) -> TorchStage:
         """The stage that holds the partitions first .. stop - 1."""
