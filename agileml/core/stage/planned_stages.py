@@ -47,7 +47,8 @@ class PlannedStages:
 def planned_stages(
     rules: PipelineRules, machines: int, units: int, bytes_per_s: float | None
 ) -> PlannedStages:
-    """The stages for so many machines, at most as many as units. bytes_per_s: of a machine's link, each way; None: not known yet.
+    """The stages for so many machines, at most as many as units. bytes_per_s: of a machine's link, each way; None: not
+    known yet.
 
     The rate is taken to a power of two, because it is known no better.
     """

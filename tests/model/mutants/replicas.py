@@ -23,20 +23,20 @@ MODE = "flush-replicated"
 ASYNC = "stash-replicated"
 
 
-@replaces(_deal_to_stages, mode=MODE)
+@replaces(_deal_to_stages, mode=MODE, caught_by=5)
 def open_units_are_dealt_without_regard_to_what_is_counted(original, job, counted, share):
     """A partition that has a part of a bundle cannot count the rest."""
     return ((share[0][0], job.all_units),)
 
 
-@replaces(_deal_to_stages, mode=MODE)
+@replaces(_deal_to_stages, mode=MODE, caught_by=10)
 def units_that_one_stage_has_counted_are_not_dealt(original, job, counted, share):
     """Other stages lack what only that one has."""
     has = union(counted)
     return tuple((node, bundle) for node, bundle in original(job, counted, share) if not bundle & has)
 
 
-@replaces(place_stages, mode=MODE)
+@replaces(place_stages, mode=MODE, caught_by=1)
 def a_unit_is_at_two_replicas(original, *arguments):
     """Both push it."""
     placement = original(*arguments)
@@ -49,13 +49,13 @@ def _overlapping(stage: StageGroup) -> StageGroup:
     return replace(stage, replicas=((node, units | 1 << units.bit_length()), *others)) if others else stage
 
 
-@replaces(StagePlace.neighbour, mode=MODE)
+@replaces(StagePlace.neighbour, mode=MODE, caught_by=1)
 def a_unit_goes_to_the_first_replica_of_the_next_stage(original, self, unit, *, is_forward):
     """The one that has it waits for ever."""
     return self.stages[self.number + (1 if is_forward else -1)].machines[0]
 
 
-@replaces(Deal.partitions, mode=MODE)
+@replaces(Deal.partitions, mode=MODE, caught_by=1)
 def a_replica_reads_only_what_it_owns(original, self, worker):
     """It lacks the other layers of its stage."""
     return tuple(self.view.partitions_of(worker))
@@ -80,14 +80,14 @@ def a_clock_that_one_replica_has_begun_is_held_back_from_the_others(original, se
 # -- without a flush ----------------------------------------------------------------------------------------
 
 
-@replaces(Server._params, mode=ASYNC)
+@replaces(Server._params, mode=ASYNC, caught_by=11)
 def the_end_is_not_told_to_other_replicas(original, self, message, version, blocks):
     """They begin clocks that the owner of partition 0 does not wait for."""
     found = original(self, message, version, blocks)
     return Params(found.epoch, found.partition, found.clock, found.version, found.blocks)
 
 
-@replaces(AsyncStageLinks.pause, mode=ASYNC)
+@replaces(AsyncStageLinks.pause, mode=ASYNC, caught_by=0)
 def the_end_lies_before_what_a_replica_has_begun(original, self):
     """One machine has units of a clock in flight that the others do not begin."""
     was_asked = self._is_asked
@@ -102,7 +102,7 @@ def a_part_of_a_clock_outlives_a_change(original, job, states):
     return original(job, {p: replace(state, pending=()) for p, state in states.items()})
 
 
-@replaces(AsyncStageWalker._end_at, mode=ASYNC)
+@replaces(AsyncStageWalker._end_at, mode=ASYNC, caught_by=26)
 def the_end_is_passed_on_to_one_replica(original, self, run):
     """The others wait for units that nobody sends."""
     behind = () if run.place.is_last else run.place.stages[run.place.number + 1].machines[:1]
@@ -111,6 +111,6 @@ def the_end_is_passed_on_to_one_replica(original, self, run):
             yield step
 
 
-@replaces(AsyncStageWorker.resend, mode=ASYNC)
+@replaces(AsyncStageWorker.resend, mode=ASYNC, caught_by=2)
 def sums_and_versions_are_sent_once(original, self):
     """A replica waits for ever for what the network lost."""
