@@ -61,7 +61,7 @@ def a_replica_reads_only_what_it_owns(original, self, worker):
     return tuple(self.view.partitions_of(worker))
 
 
-@replaces(StageLinks.pause, mode=MODE)
+@replaces(StageLinks.pause, mode=MODE, caught_by=3)
 def replicas_of_the_first_stage_stop_each_after_its_own_clock(original, self):
     """One begins a clock that the other does not."""
     if not self._is_asked:
@@ -69,7 +69,7 @@ def replicas_of_the_first_stage_stop_each_after_its_own_clock(original, self):
     self._is_asked = True
 
 
-@replaces(StageLinks.pause, mode=MODE)
+@replaces(StageLinks.pause, mode=MODE, caught_by=3)
 def a_clock_that_one_replica_has_begun_is_held_back_from_the_others(original, self):
     """The clock under way never ends."""
     if self._is_first and not self._is_asked:
@@ -96,7 +96,7 @@ def the_end_lies_before_what_a_replica_has_begun(original, self):
         self._server.end -= 1
 
 
-@replaces(_is_torn, mode=ASYNC)
+@replaces(_is_torn, mode=ASYNC, caught_by=131)
 def a_part_of_a_clock_outlives_a_change(original, job, states):
     """Some units were computed on weights of another age than the rest."""
     return original(job, {p: replace(state, pending=()) for p, state in states.items()})
