@@ -33,7 +33,7 @@ from agileml.process.actors import start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 
-RESTART_S = 30.0  # to wait for the controller's actor to come back
+RESTART_S = 60.0  # to wait for the controller's actor to come back, as long as Ray waits for its head
 STARTS = 3  # tries to start a process that dies each time
 ENDED_KEPT = 1000  # processes that are gone: new controllers are told of them, and late events name them
 
@@ -302,6 +302,9 @@ class ActorGroup:
                 if time.monotonic() > until_s:
                     raise ControllerLostError(f"the controller does not come back: {error}") from error
                 time.sleep(0.05)
+                asked_s = time.monotonic()
+                tiered_nodes()  # answered once Ray's head is there: the controller cannot come back before
+                until_s += time.monotonic() - asked_s
             except ray.exceptions.ActorDiedError as error:
                 raise ControllerLostError(f"Ray starts no other controller: {error}") from error
             except ray.exceptions.RayTaskError as error:
@@ -390,8 +393,7 @@ class ActorGroup:
     def stop(self, timeout_s: float = 2.0) -> None:
         """End every process of the run that can still be reached, within `timeout_s`."""
         live = [actor for actor in self._actors.values() if actor.name not in self._ended]
-        waiting = [actor.handle.stop.remote() for actor in live]
-        waiting.append(self._head.stop.remote())
+        waiting = [*(actor.handle.stop.remote() for actor in live), self._head.stop.remote()]
         ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s, fetch_local=False)
         for actor in live:
             ray.kill(actor.handle)
