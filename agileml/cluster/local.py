@@ -45,12 +45,13 @@ from agileml.cluster.tokens import use_tokens
 from agileml.errors import HeadLostError, RunError
 from agileml.events.terms import Tier
 
-# Ray finds a dead raylet after about 0.5 s and a frozen one after 3.5 s. The engine's own heartbeats are faster; these
-# must not be so fast that a busy host looks dead.
+# Ray finds a dead raylet after about 0.5 s, since nobody listens there any more, and a frozen one after 30 s. The
+# engine's own heartbeats find a frozen machine sooner, and take it back. A node that Ray gives up never comes back; if
+# it is the head, the whole run ends. So a host that is only short of CPU must not look dead.
 HEALTH_CHECK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 200,
-    "health_check_timeout_ms": 1000,
+    "health_check_timeout_ms": 10_000,
     "health_check_failure_threshold": 3,
 }
 START_TRIES = 3

@@ -116,6 +116,21 @@ def test_a_cluster_leaves_nothing_of_its_own_to_the_next_one_of_this_process(clu
     assert not [value for value in HEALTH_CHECK.values() if isinstance(value, str)]
 
 
+@pytest.mark.slow
+def test_a_node_that_stood_still_for_five_seconds_is_kept(cluster: LocalCluster) -> None:
+    """So does one of a host that is short of CPU. Ray would end all that runs on it, and with the head the run."""
+    (node,) = cluster.add_nodes(Tier.TRANSIENT, 1)
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+    sleeper = Sleeper.options(scheduling_strategy=affinity).remote()  # type: ignore[attr-defined]
+    ray.get(sleeper.variable.remote("HOME"))
+    cluster.freeze(node.node_id)
+    began_s = time.monotonic()
+    until(lambda: time.monotonic() > began_s + 5)
+    cluster.thaw(node.node_id)
+    ray.get(sleeper.variable.remote("HOME"), timeout=60)
+    assert ray_cluster.tiered_nodes() == [node]
+
+
 def test_a_drained_node_is_seen_with_its_deadline_and_a_removed_one_is_gone(cluster: LocalCluster) -> None:
     first, second = cluster.add_nodes(Tier.TRANSIENT, 2)
     assert ray_cluster.draining() == {}

@@ -41,7 +41,7 @@ from tests.faults.fault_rig import MLR, job
 from tests.faults.killable_fleet import KillableFleet
 
 pytestmark = pytest.mark.cluster
-FROZEN_S = 2.25  # midway: it is missed after a second, and Ray gives up a node that stood still for 3.5 s
+FROZEN_S = 2.25  # it is missed after a second
 
 
 def train(cluster: LocalCluster, values: Mapping[str, Any], out: Path) -> Result:
