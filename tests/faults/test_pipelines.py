@@ -75,6 +75,15 @@ def test_replicas_of_a_stage_change_not_a_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_planner_chooses_anew_at_every_change(tmp_path: Path) -> None:
+    values = JOB | {"plan": FAULTS, "slices": 8, "pipeline": {"mode": "flush", "replicas": "auto"}}
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    reasons = [change.reason for change in ran.of(MembershipChanged)]
+    assert len(reasons) == 4 and all("(planned " in reason for reason in reasons)
+
+
+@pytest.mark.slow
 def test_pipelines_side_by_side_change_not_a_bit(tmp_path: Path) -> None:
     """With three machines at a stage no share of 16 units is a whole subtree."""
     pipeline = {"mode": "flush", "order": "zero-bubble", "stages": 2, "replicas": 3}
@@ -122,9 +131,16 @@ def test_a_checkpoint_is_resumed_by_another_number_of_machines(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_six_faults_of_any_kind(seed: int, tmp_path: Path) -> None:
-    values = TIED | {"machines": {"reliable": 2, "transient": 3, "max": 8}, "slices": 8, "clocks": 60}
+@pytest.mark.parametrize(
+    ("seed", "replicas"),
+    [*((seed, 1) for seed in range(10)), *((seed, 2) for seed in range(10, 14)), (14, [2, 1]), (15, [1, 3])],
+)
+def test_six_faults_of_any_kind(seed: int, replicas: int | list[int], tmp_path: Path) -> None:
+    machines = {"reliable": 2, "transient": 3 if replicas == 1 else 4, "max": 8}
+    values = TIED | {"machines": machines, "slices": 8, "clocks": 60}
+    if replicas != 1:
+        most = {"stages": 2} if replicas == 2 else {}
+        values |= {"pipeline": {"mode": "flush", "replicas": replicas} | most}
     clocks, drawn = random_plan(from_values(values), seed, 6)
     plan = [event.model_dump(exclude_none=True) for event in drawn]
     for event in plan:
@@ -133,7 +149,7 @@ def test_six_faults_of_any_kind(seed: int, tmp_path: Path) -> None:
     values |= {"clocks": clocks, "plan": plan}
     ran = FaultRig(values, tmp_path).finish()
     assert ran.sha256 == reference(values)
-    assert len(stages(ran)) > 3
+    assert len(ran.of(MembershipChanged)) > 3
 
 
 def test_a_stage_that_is_slowed_down_is_slower(tmp_path: Path) -> None:

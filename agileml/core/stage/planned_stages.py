@@ -1,8 +1,9 @@
 """How many stages and replicas a pipeline has on so many machines, where the job leaves it to the planner.
 
-PipeDream's optimizer (`pipeline.partition`) finds the stages of the best rate. Without a flush the rate is what counts.
-With one, a clock also waits for the pipeline to fill and to run empty, and for the exchange of the replicas' sums; so
-there the optimizer is asked for several limits of stages, and the plan with the shortest clock is taken.
+PipeDream's optimizer (`pipeline.partition`) finds the stages of the best rate, where sums of replicas are exchanged
+while the next are computed. Here a stage waits for its exchange, and with a flush a clock waits for the pipeline to
+fill and to run empty, too; so the optimizer is asked for several limits of stages, and the plan with the shortest clock
+is taken.
 """
 
 from __future__ import annotations
@@ -90,19 +91,19 @@ def _profile(rules: PipelineRules, units: int) -> Profile:
 
 def clock_seconds(plan: Plan, rules: PipelineRules, units: int, bytes_per_s: float) -> float:
     """The seconds of a clock by a plan of all its units."""
-    if not rules.flushes:
-        return plan.seconds_per_minibatch
     unit_s = [stage.compute_s / units for stage in plan.stages]
-    busy = [math.ceil(units / stage.replicas) * s for stage, s in zip(plan.stages, unit_s, strict=True)]
-    slowest = max(range(len(busy)), key=busy.__getitem__)
-    links_s = [2 * stage.output_bytes / bytes_per_s for stage in plan.stages]
-    fill_s = sum(unit_s) - unit_s[slowest] + sum(links_s) / units
-    exchange_s = max(
+    busy_s = [math.ceil(units / stage.replicas) * s for stage, s in zip(plan.stages, unit_s, strict=True)]
+    exchange_s = [
         2 * (stage.replicas - 1) / stage.replicas * stage.parameter_bytes / bytes_per_s
         for stage in plan.stages
-    )
+    ]
+    links_s = [2 * stage.output_bytes / bytes_per_s for stage in plan.stages]
     carried_s = max(
         s / min(a.replicas, b.replicas)
         for s, a, b in zip(links_s, plan.stages, [*plan.stages[1:], plan.stages[-1]], strict=True)
     )
-    return max(busy[slowest], carried_s) + fill_s + exchange_s
+    if not rules.flushes:
+        return max(carried_s, *(busy + waits for busy, waits in zip(busy_s, exchange_s, strict=True)))
+    slowest = max(range(len(busy_s)), key=busy_s.__getitem__)
+    fill_s = sum(unit_s) - unit_s[slowest] + sum(links_s) / units
+    return max(busy_s[slowest], carried_s) + fill_s + max(exchange_s)
