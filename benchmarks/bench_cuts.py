@@ -20,10 +20,10 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-import bench_ddp  # first: it sets the environment that the processes begin with
+import child_machines  # first: it sets the environment that the processes begin with
 import numpy as np
 import torch
-from bench_ddp import WARM_UP, WORLD, Engine, Pair, application, serve_machine, train
+from child_machines import WARM_UP, WORLD, Engine, Pair, application, serve_machine, train
 from ddp_peer import Task
 
 from agileml.config.job import from_values
@@ -117,13 +117,15 @@ def main() -> None:
         found: dict[str, list[Sample]] = {label: [] for label in CUTS}
         machines = Pair(serve_machine)
         for cuts in CUTS.values():  # once without counting: the memory of cuts is there from then on
-            measured(machines, bench_ddp.TASKS[name], arguments.stage, OFTEN, cuts)
+            measured(machines, child_machines.TASKS[name], arguments.stage, OFTEN, cuts)
         for number in range(rounds):
             for label, cuts in CUTS.items():
-                found[label].append(measured(machines, bench_ddp.TASKS[name], arguments.stage, clocks, cuts))
+                found[label].append(
+                    measured(machines, child_machines.TASKS[name], arguments.stage, clocks, cuts)
+                )
             print(f"  round {number + 1} of {rounds} is done", flush=True)
         machines.end()
-        figures[name] = report(bench_ddp.TASKS[name], found)
+        figures[name] = report(child_machines.TASKS[name], found)
     if arguments.json:
         print(json.dumps(figures))
 

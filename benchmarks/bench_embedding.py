@@ -18,11 +18,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import bench_ddp  # first: it sets the environment that the processes begin with
+import child_machines  # first: it sets the environment that the processes begin with
 import embedding_peer
 import numpy as np
 import torch
-from bench_ddp import WARM_UP, WORLD, Pair, Sample, free_port, serve_machine, train
+from child_machines import WARM_UP, WORLD, Pair, Sample, free_port, serve_machine, train
 from embedding_peer import Shop, offers
 
 from agileml.apps.torch.module import TorchModule
@@ -71,11 +71,11 @@ def run_engine(machines: Pair, shop: Shop, steps: int, *, deterministic: bool) -
 def measure(peers: Pair, shop: Shop, rounds: int, steps: int, *, with_dense: bool) -> dict[str, list[Sample]]:
     """Every variant in turn, so many rounds."""
     variants: dict[str, Callable[[], Sample]] = {
-        "no exchange (limit)": partial(bench_ddp.run_ddp, peers, shop, "alone", steps),
-        "DDP, sparse gradients": partial(bench_ddp.run_ddp, peers, shop, "sparse", steps),
+        "no exchange (limit)": partial(child_machines.run_ddp, peers, shop, "alone", steps),
+        "DDP, sparse gradients": partial(child_machines.run_ddp, peers, shop, "sparse", steps),
     }
     if with_dense:
-        variants["DDP, dense gradients"] = partial(bench_ddp.run_ddp, peers, shop, "dense", WARM_UP + 4)
+        variants["DDP, dense gradients"] = partial(child_machines.run_ddp, peers, shop, "dense", WARM_UP + 4)
     found: dict[str, list[Sample]] = {}
     for _ in range(rounds):
         for label, run in variants.items():

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import sklearn
-from bench_ddp import Pair, serve_machine
 from bench_one_machine import between, config, run
+from child_machines import Pair, serve_machine
 from sklearn.cluster import KMeans as Peer
 from sklearn.cluster import MiniBatchKMeans
 

@@ -23,10 +23,10 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
-import bench_ddp  # first: it sets what malloc and BLAS do, for us and for the children
+import child_machines  # first: it sets what malloc and BLAS do, for us and for the children
 import numpy as np
 import torch
-from bench_ddp import Pair, serve_machine
+from child_machines import Pair, serve_machine
 from torch import nn
 
 from agileml.application import Settings
@@ -81,7 +81,7 @@ def config(settings: Settings, application: str, machines: int, clocks: int, **m
 def run(machines: Pair, values: dict[str, Any], application: Any = None) -> tuple[list[float], list[Any]]:
     """(when each clock ended, what CPU time each process had at what time)."""
     spec = RunSpec(secrets.token_hex(4), from_values(values), application)
-    ends, answers = bench_ddp.train(machines, spec)
+    ends, answers = child_machines.train(machines, spec)
     return ends, [seen for seen, _ in answers]
 
 
@@ -185,7 +185,7 @@ def middle(samples: list[Sample]) -> Sample:
 
 def bench_backups(rounds: int, quick: bool) -> None:
     """A dense model on one reliable and two transient machines; cuts by the default rule against none."""
-    task = bench_ddp.TASKS["mlp"]
+    task = child_machines.TASKS["mlp"]
     clocks = 20 if quick else 30
     three = Pair(serve_machine, world=3)
     for stage, limit in ((2, 1.05), (3, 1.03)):
@@ -207,7 +207,7 @@ def bench_backups(rounds: int, quick: bool) -> None:
                     "cuts": cuts,
                     "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
                 }
-                ends, seen = run(three, values, bench_ddp.application(task, 3))
+                ends, seen = run(three, values, child_machines.application(task, 3))
                 wall, cpu = between(ends, seen, FIRST_CLOCKS, clocks - 2)
                 samples.append((wall / (clocks - 2 - FIRST_CLOCKS), cpu / (clocks - 2 - FIRST_CLOCKS)))
             found.append((samples[0], samples[1]))

@@ -22,7 +22,7 @@ from typing import Any
 
 import ddp_peer
 import link_peer
-from bench_ddp import (
+from child_machines import (
     TASKS,
     WARM_UP,
     WORLD,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 import link_peer
-from bench_ddp import TASKS, WARM_UP, Engine, application
+from child_machines import TASKS, WARM_UP, Engine, application
 from ddp_peer import Options
 from hosts import Link
 from link_rig import RELIABLE, Rig, machine_line, or_skip

@@ -25,10 +25,10 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-import bench_ddp  # first: it sets the environment that the processes begin with
+import child_machines  # first: it sets the environment that the processes begin with
 import numpy as np
 import torch
-from bench_ddp import WARM_UP, WORLD, Engine, Pair, serve_machine, train
+from child_machines import WARM_UP, WORLD, Engine, Pair, serve_machine, train
 from ddp_peer import Task, items
 from slow_items import slow
 
@@ -39,7 +39,7 @@ from agileml.process.spec import RunSpec
 EVERY, TEST_ITEMS = 6, 96
 ITEM_S = 0.005
 EVALUATION_LIMIT, LOADER_LIMIT = 1.1, 1.05
-TASK = bench_ddp.TASKS["gpt"]
+TASK = child_machines.TASKS["gpt"]
 
 
 def with_test_items(task: Task) -> Any:

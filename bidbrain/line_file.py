@@ -1,14 +1,21 @@
 """A file of lines that outlives its writer: each line is on disk before `append` returns, and a half line is removed.
 
-A lock (flock) admits one writer at a time; the kernel drops it when the process ends.
+A lock (flock) admits one writer at a time; the kernel drops it when the process ends. In a file of records a line is
+one record as JSON, of a kind that a pydantic adapter reads.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+R = TypeVar("R")
 
 
 class LineFile:
@@ -49,6 +56,57 @@ class LineFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class RecordFormat(Generic[R]):
+    """What the lines of a file are. error: what a file that cannot be used raises, with one sentence. line: a line, in
+    words. busy: why another process has the file open, and what to do."""
+
+    adapter: TypeAdapter[R]
+    error: type[RuntimeError]
+    line: str
+    busy: str
+
+    def parsed(self, data: bytes, path: Path) -> Iterator[R]:
+        """The records of whole lines. Raises `error`, which names the file and the line."""
+        for number, line in enumerate(data.splitlines(), 1):
+            try:
+                yield self.adapter.validate_json(line)
+            except ValidationError as error:
+                what = error.errors()[0]["msg"]
+                raise self.error(f"{path} line {number}: not {self.line} ({what})") from None
+
+
+class RecordFile(Generic[R]):
+    """A locked file of records. A context manager. `records`: what was there when it was opened."""
+
+    def __init__(self, path: Path, lines: RecordFormat[R]) -> None:
+        """Raises the error of the format, OSError."""
+        self.path, self._format = path, lines
+        try:
+            self._file = LineFile(path)
+        except BlockingIOError:
+            raise lines.error(f"{path}: {lines.busy}") from None
+        try:
+            self.records = tuple(lines.parsed(self._file.lines, path))
+        except lines.error:
+            self.close()
+            raise
+
+    def append(self, record: R) -> None:
+        """Add a record; it is on disk when this returns."""
+        self._file.append(self._format.adapter.dump_json(record) + b"\n")
+
+    def close(self) -> None:
+        """Let the file go; the second time does nothing."""
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -40,6 +40,17 @@ def _interruptible() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One thread for plain torch: with more threads than free cores it takes a hundred times as long."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def local_cluster() -> Iterator[LocalCluster]:
     """A head without machines; gone before the next file, which may start a cluster of its own in this process."""

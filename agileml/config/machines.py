@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from agileml.config.section import Positive, PositiveInt, Section
+from agileml.config.section import CountOrAuto, Positive, PositiveInt, Section
 from agileml.config.text import ConfigError, show
 from agileml.events.terms import Tier
 
@@ -23,12 +23,6 @@ def _machine(name: str) -> str:
 MachineName = Annotated[str, AfterValidator(_machine)]
 
 
-def _count(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value
-    raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or auto")
-
-
 class MachinesConfig(Section):
     """Machines at the start, the most there may ever be, and the resources that each one's actor reserves.
 
@@ -41,8 +35,8 @@ class MachinesConfig(Section):
     max: PositiveInt = 8
     cpus: Positive = 1
     gpus: Annotated[float, Field(ge=0)] = 0
-    workers: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_count)] = "auto"
-    threads: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_count)] = "auto"
+    workers: CountOrAuto = "auto"
+    threads: CountOrAuto = "auto"
     wait_s: Positive = 900.0
 
     @model_validator(mode="after")

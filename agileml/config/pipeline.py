@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from agileml.config.optimizer import OPTIMIZERS
-from agileml.config.section import PositiveInt, Section
+from agileml.config.section import CountOrAuto, PositiveInt, Section
 from agileml.config.text import ConfigError, Key, show
 
 
@@ -21,12 +21,6 @@ def _replicas(value: Any) -> Any:
     raise ConfigError(
         f"found {show(value)}, expected a whole number of at least 1, one for each stage as in [2, 1], or auto"
     )
-
-
-def _stages(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value
-    raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or auto")
 
 
 class PipelineConfig(Section):
@@ -43,7 +37,7 @@ class PipelineConfig(Section):
     mode: Literal["flush", "stash", "none"] = "flush"
     vertical_sync: bool = False
     double_buffered: bool = False
-    stages: Annotated[PositiveInt | Literal["auto"], BeforeValidator(_stages)] = "auto"
+    stages: CountOrAuto = "auto"
     replicas: Annotated[
         PositiveInt | tuple[PositiveInt, ...] | Literal["auto"], BeforeValidator(_replicas)
     ] = 1

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from agileml.config.machines import MachineName
-from agileml.config.section import Section, validate
+from agileml.config.section import Section, count_or, validate
 from agileml.config.text import ConfigError, nearest, show
 
 
@@ -87,13 +87,7 @@ class JoinConfig(EventConfig):
         return f"{self.when}: join {self.join} {self.tier}"
 
 
-def _count(value: Any) -> Any:
-    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value
-    raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or all")
-
-
-Count = Annotated[int | Literal["all"], BeforeValidator(_count)]
+Count = Annotated[int | Literal["all"], count_or("all")]
 
 
 class NoticeConfig(EventConfig):

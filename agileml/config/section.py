@@ -7,9 +7,9 @@ refused with the nearest right one. `validate` turns pydantic's errors into one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from agileml.config.text import ConfigError, Key, nearest, show
 
@@ -55,6 +55,20 @@ def one_of(choices: Mapping[str, type[Section]], selector: str, default: str) ->
             raise ConfigError(detail, key=error.key) from None
 
     return choose
+
+
+def count_or(word: str) -> BeforeValidator:
+    """A validator of a whole number of at least 1, or a word."""
+
+    def check(value: Any) -> Any:
+        if value == word or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            return value
+        raise ConfigError(f"found {show(value)}, expected a whole number of at least 1, or {word}")
+
+    return BeforeValidator(check)
+
+
+CountOrAuto = Annotated[PositiveInt | Literal["auto"], count_or("auto")]
 
 
 def validate(schema: type[Schema], values: Mapping[str, Any], key: Key = ()) -> Schema:

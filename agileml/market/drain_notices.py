@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from agileml.cluster import ray_cluster
-from agileml.market.nodes import Entry, labelled
-from bidbrain.live.cloud import Alert, InstanceNotice, NoticeSource, notice_of
-
-
-def _ray_nodes() -> list[Mapping[str, Any]]:
-    import ray
-
-    found: list[Mapping[str, Any]] = ray.nodes()
-    return found
+from agileml.market.nodes import Entry, labelled, ray_nodes
+from bidbrain.live.cloud import Alert, InstanceNotice, notice_of
 
 
 class DrainNotices:
@@ -22,7 +14,7 @@ class DrainNotices:
 
     def __init__(
         self,
-        nodes: Callable[[], list[Mapping[str, Any]]] = _ray_nodes,
+        nodes: Callable[[], list[Entry]] = ray_nodes,
         draining: Callable[[], dict[str, float | None]] = ray_cluster.draining,
         name_of: Callable[[Entry], str | None] = labelled,
     ) -> None:
@@ -40,14 +32,3 @@ class DrainNotices:
             for node, at_s in sorted(deadlines.items())
             if (machine := machines.get(node)) is not None
         )
-
-
-class MergedNotices:
-    """Several sources of notices as one."""
-
-    def __init__(self, *sources: NoticeSource) -> None:
-        self._sources = sources
-
-    def notices(self) -> tuple[InstanceNotice, ...]:
-        """The notices of all sources."""
-        return tuple(notice for source in self._sources for notice in source.notices())

@@ -207,7 +207,7 @@ class JoinedNodes:
         nodes: Callable[[], list[Mapping[str, object]]] | None = None,
     ) -> None:
         """name_of: the instance of a node, if it is one. nodes: as `ray.nodes()`, which is what None means."""
-        self._name_of, self._nodes = name_of, nodes or _ray_nodes
+        self._name_of, self._nodes = name_of, nodes or ray_nodes
         self._due_s = 0.0
         self._seen: dict[str, TieredNode] = {}
 
@@ -243,8 +243,9 @@ class JoinedNodes:
         }
 
 
-def _ray_nodes() -> list[Mapping[str, object]]:
+def ray_nodes() -> list[Entry]:
+    """The entries of `ray.nodes()`."""
     import ray
 
-    found: list[Mapping[str, object]] = ray.nodes()
+    found: list[Entry] = ray.nodes()
     return found

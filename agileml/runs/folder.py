@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from agileml.events.run import RunStarted
@@ -259,9 +259,3 @@ def params_sha256(tables: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name}\0{table.dtype.name}\0{shape}\0".encode())
         digest.update(little.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def model_sha256(path: Path) -> str:
-    """`params_sha256` of the tables in a model.safetensors."""
-    with safe_open(path, framework="numpy") as model:
-        return params_sha256({name: model.get_tensor(name) for name in model.keys()})  # noqa: SIM118

@@ -141,16 +141,11 @@ _LINE = re.compile(
 
 
 def parse_line(text: str) -> tuple[Snapshot, float | None] | None:
-    """The snapshot and the rate that `line` printed, to the digits that it shows; None for other text.
-
-    A loss that is no finite number is not known: mixed precision has such clocks, and takes no step then.
-    """
+    """The snapshot and the rate that `line` printed, to the digits that it shows; None for other text."""
     found = _LINE.fullmatch(text.strip())
     if found is None:
         return None
     loss, rate, spent = (float(found[name]) if found[name] else None for name in ("loss", "rate", "spent"))
-    if loss is not None and not math.isfinite(loss):
-        loss = None
     clock, clocks, stage, reliable, transient = (
         int(found[name] or 0) for name in ("clock", "clocks", "stage", "reliable", "transient")
     )

@@ -20,7 +20,6 @@ KINDS = {
     "EC2 Spot Instance Interruption Warning": Alert.TERMINATE,
     "EC2 Instance Rebalance Recommendation": Alert.REBALANCE,
 }
-EVENT_PATTERN = {"source": ["aws.ec2"], "detail-type": sorted(KINDS)}
 IMDS = "http://169.254.169.254"
 TOKEN_TTL_S = 21_600
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
-from bidbrain.line_file import LineFile
+from bidbrain.line_file import RecordFile, RecordFormat
 from bidbrain.live.cloud import Instance, InstanceNotice
 
 JOURNAL = "journal.jsonl"
@@ -237,30 +237,16 @@ Record = (
     Opened | Decided | Ordered | Answered | Passed | Marked | Ended | HourPassed | Worked | Noticed | Stray
     | Troubled | Draining | Closing | Closed
 )  # fmt: skip
-_ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
 class JournalError(RuntimeError):
     """A journal cannot be used; the message is one sentence."""
 
 
-def parse(line: bytes) -> Record:
-    """The record of one line; raises ValueError."""
-    return _ADAPTER.validate_json(line)
-
-
-def show(record: Record) -> bytes:
-    """A record as one line, with its line end."""
-    return _ADAPTER.dump_json(record, exclude_defaults=False) + b"\n"
-
-
-def _parsed(data: bytes, path: Path) -> Iterator[Record]:
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            yield parse(line)
-        except ValidationError as error:
-            what = error.errors()[0]["msg"]
-            raise JournalError(f"{path} line {number}: not a journal line ({what})") from None
+_ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+_FORMAT = RecordFormat(
+    _ADAPTER, JournalError, "a journal line", "another service runs this job; stop it first"
+)
 
 
 def read_journal(path: Path) -> Iterator[Record]:
@@ -269,33 +255,11 @@ def read_journal(path: Path) -> Iterator[Record]:
         data = path.read_bytes()
     except OSError as error:
         raise JournalError(f"{path}: cannot be read ({error.strerror})") from None
-    yield from _parsed(data[: data.rfind(b"\n") + 1], path)
+    yield from _FORMAT.parsed(data[: data.rfind(b"\n") + 1], path)
 
 
-class Journal:
+class Journal(RecordFile[Record]):
     """The file `journal.jsonl` of a folder, locked. A context manager; raises JournalError."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / JOURNAL
-        try:
-            self._file = LineFile(self.path)
-        except BlockingIOError:
-            raise JournalError(f"{self.path}: another service runs this job; stop it first") from None
-        try:
-            self.records = tuple(_parsed(self._file.lines, self.path))
-        except JournalError:
-            self._file.close()
-            raise
-
-    def append(self, record: Record) -> None:
-        """Add a record; it is on disk when this returns."""
-        self._file.append(show(record))
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(folder / JOURNAL, _FORMAT)

@@ -133,12 +133,12 @@ class Replay:
         self._played_s = now_s()
         self.purchases: list[str] = []  # tokens, once per purchase
         self._book = book
-        if book is not None and book.entries:
+        if book is not None and book.records:
             self._go_on(book)
 
     def _go_on(self, book: ReplayBook) -> None:
         """Take up what a book says, evict what the market has taken since, and start what is left."""
-        for entry in book.entries:
+        for entry in book.records:
             match entry:
                 case Sold(at_s, order):
                     self._sell(order, at_s)
@@ -193,7 +193,7 @@ class Replay:
             price = self._exchange.price(order.market, now_s)
             raise RefusedError(f"the price of {order.market}, {price / 1e6:g} $/h, is above the bid")
         if self._book is not None:
-            self._book.write(Sold(now_s, order))
+            self._book.append(Sold(now_s, order))
         instances = self._sell(order, now_s)
         for instance in instances:
             self._launcher.start(instance)
@@ -272,7 +272,7 @@ class Replay:
         if not over:
             return
         if self._book is not None:
-            self._book.write(Over(at_s, over, ending))
+            self._book.append(Over(at_s, over, ending))
         self._note_end(over, at_s, ending)
         for instance_id in over:
             self._launcher.kill(instance_id)

@@ -127,12 +127,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One message between workers: queued (ready to go), started, arrived."""
+    """One message between workers: started, arrived."""
 
     source: int
     target: int
     action: Action
-    queued_s: float
     start_s: float
     end_s: float
 
@@ -235,7 +234,6 @@ class _Simulation:
     stages: tuple[StageCost, ...]
     network: Network | None
     at: list[int] = field(default_factory=list)
-    free_s: list[float] = field(default_factory=list)
     running: list[bool] = field(default_factory=list)
     arrived: set[tuple[int, Action]] = field(default_factory=set)
     channel_free_s: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -383,7 +381,7 @@ class _Simulation:
         end = start + self.network.seconds(a, b, size)
         for channel in channels:
             self.channel_free_s[channel] = end
-        self.transfers.append(Transfer(source, target, action, now, start, end))
+        self.transfers.append(Transfer(source, target, action, start, end))
         self._push(end, target, "arrive", action)
         return end
 

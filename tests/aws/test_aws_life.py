@@ -12,14 +12,14 @@ import pytest
 
 from agileml.aws.preemption import watch
 from agileml.cli import main
-from agileml.market.drain_notices import DrainNotices, MergedNotices
+from agileml.market.drain_notices import DrainNotices
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.aws.notices import ImdsNotices
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach
 from bidbrain.aws.stack.template import OPERATOR, STACK, text
 from bidbrain.instants import show_instant
-from bidbrain.live.cloud import Alert
+from bidbrain.live.cloud import Alert, InstanceNotice, NoticeSource
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Noticed
 from tests.aws.ground import AwsGround
@@ -51,6 +51,16 @@ def proteus(
         return said.out if code == 0 else said.err
 
     return run
+
+
+class MergedNotices:
+    """Several sources of notices as one."""
+
+    def __init__(self, *sources: NoticeSource) -> None:
+        self._sources = sources
+
+    def notices(self) -> tuple[InstanceNotice, ...]:
+        return tuple(notice for source in self._sources for notice in source.notices())
 
 
 class Warned:

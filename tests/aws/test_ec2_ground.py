@@ -43,6 +43,7 @@ from tests.aws.ground import bought_by
 from tests.aws.instances import Instances, instances_of
 from tests.aws.layer import ENVIRONMENT
 from tests.aws.stack_rig import ACCOUNT, StackRig, plain_aws
+from tests.cluster.held_back import APPLICATION
 from tests.cluster.started import Started, own_address, started_cluster
 
 pytestmark = [pytest.mark.aws, pytest.mark.cluster, pytest.mark.slow]
@@ -90,20 +91,6 @@ SAYS = (
     ),
     *("the same bits as ", "bill $", "  on demand $", "report "),
 )
-# The user's own model: slow as long as there is something left to happen to its machines.
-APPLICATION = """
-import time
-from pathlib import Path
-
-from agileml.apps.logistic_regression import LogisticRegression
-
-
-class HeldBack(LogisticRegression):
-    def process(self, unit, items, parameters):
-        if not Path({let_go!r}).exists():
-            time.sleep(0.1)
-        return super().process(unit, items, parameters)
-"""
 
 
 @dataclass

@@ -19,26 +19,15 @@ from agileml.errors import RunError
 from agileml.events.run import ClockDone, MachinesJoined
 from agileml.events.schema import events_of, of_type
 from agileml.runs.event_log import EVENTS, read_events
-from agileml.runs.folder import MODEL, SUMMARY, TRACE, model_sha256
+from agileml.runs.folder import MODEL, SUMMARY, TRACE
 from agileml.session import Result
+from tests.agileml.runs.model_file import model_sha256
 from tests.agileml.runs.test_profiles import check_format
 from tests.cluster.shared_fleet import SharedFleet
+from tests.faults.fault_rig import MF, MLR
 
 pytestmark = pytest.mark.cluster
 
-MF = {
-    "application": "mf",
-    "data": {"kind": "made"},
-    "model": {"mode": "gradients"},
-    "optimizer": {"kind": "momentum", "learning_rate": 0.001},
-    "clocks_per_pass": 16,
-}
-MLR = {
-    "application": "mlr",
-    "data": {"kind": "digits"},
-    "optimizer": {"kind": "adam", "learning_rate": 0.05},
-    "clocks_per_pass": 4,
-}
 PLAN = [
     {"at_clock": 6, "join": 2},
     {"at_clock": 12, "notice": 2, "warning_s": 60},

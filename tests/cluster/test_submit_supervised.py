@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from agileml.events.run import CheckpointSaved, RunRestarted
-from agileml.events.schema import Log, events_of, of_type
-from agileml.runs.event_log import EVENTS, read_events
+from agileml.events.run import RunRestarted
+from agileml.events.schema import events_of
 from tests.cluster.started import Started, started_cluster
+from tests.faults.supervised_run import has_saved_since, log_of, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -27,26 +25,6 @@ slices: 4
 machines: {reliable: 1, transient: 1, max: 2}
 checkpoint: {path: saved, every_s: 0.5}
 """
-LIMIT_S = 600.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until_s, "this never came true"
-        time.sleep(0.1)
-
-
-def log_of(out: Path) -> Log:
-    return read_events(out / EVENTS) if (out / EVENTS).exists() else []
-
-
-def has_saved(out: Path, restarts: int) -> bool:
-    """A checkpoint is whole that was written after so many restarts."""
-    log = log_of(out)
-    begun = of_type(log, RunRestarted)
-    since_s = begun[-1].t_s if begun else 0.0
-    return len(begun) == restarts and any(each.t_s > since_s for each in of_type(log, CheckpointSaved))
 
 
 def drivers_of(cluster: Started, job: str) -> list[psutil.Process]:
@@ -67,10 +45,10 @@ def test_a_job_whose_driver_is_killed_goes_on(tmp_path: Path, monkeypatch: pytes
         assert submitted.returncode == 0, submitted.stderr
         job = submitted.stdout.strip()
         out = cluster.home / "proteus-runs" / job
-        until(lambda: has_saved(out, 0))
+        until(lambda: has_saved_since(out, 0))
         (driver,) = drivers_of(cluster, job)
         driver.kill()
-        until(lambda: has_saved(out, 1))
+        until(lambda: has_saved_since(out, 1))
         (found,) = cluster.proteus(
             "status", job, "--address", cluster.dashboard, "--json"
         ).stdout.splitlines()

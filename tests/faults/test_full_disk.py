@@ -21,8 +21,8 @@ from agileml.events.run import CheckpointFailed, CheckpointSaved
 from agileml.events.schema import RunEvent
 from agileml.events.terms import Fault
 from agileml.process.head import HeadState
-from agileml.runs.folder import model_sha256
 from agileml.session import session
+from tests.agileml.runs.model_file import model_sha256
 from tests.faults.fault_rig import MLR, FaultRig, lasting, reference_of
 
 FULL = os.strerror(errno.ENOSPC)

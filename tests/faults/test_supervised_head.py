@@ -6,8 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,16 +13,15 @@ import pytest
 
 import agileml
 from agileml.cluster.owned_folder import orphans
-from agileml.events.run import CheckpointSaved, RunRestarted
-from agileml.events.schema import Log, events_of, of_type
-from agileml.runs.event_log import EVENTS, read_events
+from agileml.events.run import RunRestarted
+from agileml.events.schema import events_of, of_type
 from agileml.runs.status import State, read_status
+from tests.faults.supervised_run import LIMIT_S, driver_of, has_saved_since, log_of, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 CONFIG = "configs/mlr.yaml"
 SETTINGS = ["clocks=3000", "machines.transient=1", "plan=[]"]
-LIMIT_S = 600.0
 
 
 def supervise(out: Path, *more: str) -> subprocess.Popen[str]:
@@ -45,31 +42,6 @@ def supervise(out: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def events(out: Path) -> Log:
-    return read_events(out / EVENTS) if (out / EVENTS).exists() else []
-
-
-def until(condition: Callable[[], bool], run: subprocess.Popen[str]) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert run.poll() is None, run.communicate()[0]
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
-
-
-def has_saved_since(out: Path, restarts: int) -> bool:
-    """A checkpoint is whole that was written after so many restarts."""
-    log = events(out)
-    begun = of_type(log, RunRestarted)
-    since_s = begun[-1].t_s if begun else 0.0
-    return len(begun) == restarts and any(each.t_s > since_s for each in of_type(log, CheckpointSaved))
-
-
-def driver_of(run: subprocess.Popen[str]) -> psutil.Process:
-    (child,) = psutil.Process(run.pid).children()
-    return child
-
-
 def test_the_driver_dies_and_then_rays_head(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = supervise(out)
@@ -86,7 +58,7 @@ def test_the_driver_dies_and_then_rays_head(tmp_path: Path) -> None:
             process.kill()
         run.kill()
     assert run.returncode == 0, said
-    restarts = events_of(events(out), RunRestarted)
+    restarts = events_of(log_of(out), RunRestarted)
     assert [each.cause for each in restarts] == [
         "its process was ended by SIGKILL",
         "Ray's head has ended",
@@ -117,7 +89,7 @@ def test_every_ray_node_with_a_machine_dies_at_once(tmp_path: Path) -> None:
     said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert "no reliable machine is left" in said
-    (restart,) = events_of(events(out), RunRestarted)
+    (restart,) = events_of(log_of(out), RunRestarted)
     assert (restart.cause, restart.clock > 0) == ("the machines that held its state have ended", True)
     wanted = agileml.run(CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential"))
     assert json.loads((out / "summary.json").read_text())["params_sha256"] == wanted.summary["params_sha256"]
@@ -135,13 +107,13 @@ def test_a_controller_that_does_not_come_back(tmp_path: Path) -> None:
             with contextlib.suppress(psutil.Error):
                 if "HeadActor" in " ".join(process.cmdline()):
                     process.kill()
-        return bool(of_type(events(out), RunRestarted))
+        return bool(of_type(log_of(out), RunRestarted))
 
     until(is_restarted, run)
     said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
     assert "the controller does not come back" in said or "died 3 times in a row" in said
-    causes = {each.cause for each in events_of(events(out), RunRestarted)}
+    causes = {each.cause for each in events_of(log_of(out), RunRestarted)}
     assert "its controller did not come back" in causes
     wanted = agileml.run(CONFIG, sequential=True, clocks=3000, plan=[], out=str(tmp_path / "sequential"))
     assert json.loads((out / "summary.json").read_text())["params_sha256"] == wanted.summary["params_sha256"]
@@ -160,7 +132,7 @@ def test_the_same_command_goes_on_after_the_supervisor_was_killed_too(tmp_path: 
     run = supervise(out)
     said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
-    (restart,) = events_of(events(out), RunRestarted)
+    (restart,) = events_of(log_of(out), RunRestarted)
     assert (restart.cause, restart.clock > 0) == ("its supervisor had ended", True)
     assert json.loads((out / "summary.json").read_text())["clocks"] == 3000
     third = supervise(out)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,15 @@ import yaml
 
 from agileml.cluster.owned_folder import orphans
 from agileml.events.market import MarketOpened
-from agileml.events.run import CheckpointSaved, RunRestarted
-from agileml.events.schema import Log, events_of, of_type
-from agileml.runs.event_log import EVENTS, read_events
+from agileml.events.run import RunRestarted
+from agileml.events.schema import events_of, of_type
 from bidbrain.billing import Ending
 from bidbrain.live.journal import JOURNAL, Answered, Closed, Ended, Opened, Record, read_journal
+from tests.faults.supervised_run import LIMIT_S, driver_of, has_saved_since, log_of, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 480
 JOB: dict[str, Any] = {
     "application": "mlr",
     "data": {"kind": "digits"},
@@ -59,33 +56,8 @@ def supervised(folder: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def log_of(out: Path) -> Log:
-    return read_events(out / EVENTS) if (out / EVENTS).exists() else []
-
-
 def journal_of(out: Path) -> list[Record]:
     return list(read_journal(out / "market" / JOURNAL))
-
-
-def until(condition: Callable[[], bool], run: subprocess.Popen[str]) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert run.poll() is None, run.communicate()[0]
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
-
-
-def has_saved_since(out: Path, restarts: int) -> bool:
-    """A checkpoint is whole that was written after so many restarts."""
-    log = log_of(out)
-    begun = of_type(log, RunRestarted)
-    since_s = begun[-1].t_s if begun else 0.0
-    return len(begun) == restarts and any(each.t_s > since_s for each in of_type(log, CheckpointSaved))
-
-
-def driver_of(run: subprocess.Popen[str]) -> psutil.Process:
-    (child,) = psutil.Process(run.pid).children()
-    return child
 
 
 def test_the_driver_dies_and_then_rays_head(tmp_path: Path) -> None:

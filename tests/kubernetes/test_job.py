@@ -27,6 +27,7 @@ from agileml.events.market import AllocationEnded, InstanceNoticed, InstancesBou
 from agileml.events.run import MachineLost, MachineReleased, MembershipChanged
 from agileml.events.schema import E, events_of
 from agileml.runs.event_log import read_events
+from tests.cluster.held_back import APPLICATION
 from tests.cluster.started import Started, started_cluster
 from tests.kubernetes.ground import Ground, ground_of
 from tests.kubernetes.ray_pods import HERE, RayPods, ray_pods
@@ -60,20 +61,6 @@ JOB: dict[str, Any] = {
         "budget_usd": 1.0,
     },
 }
-# The user's own model: slow as long as there is something left to happen to its machines.
-APPLICATION = """
-import time
-from pathlib import Path
-
-from agileml.apps.logistic_regression import LogisticRegression
-
-
-class HeldBack(LogisticRegression):
-    def process(self, unit, items, parameters):
-        if not Path({let_go!r}).exists():
-            time.sleep(0.1)
-        return super().process(unit, items, parameters)
-"""
 
 
 @dataclass

@@ -16,8 +16,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from agileml.application import InputError
 
-# Settings that choose how torch computes a step, not which step.
-HOW = ("foreach", "fused", "capturable", "differentiable")
 # By section key, torch's name. All but the first two are the same for all groups.
 OF_GROUP = {"learning_rate": "lr", "weight_decay": "weight_decay"}
 # Settings that the engine has no step for.

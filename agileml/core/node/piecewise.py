@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from agileml.core.compute.cursor import Cursor
 from agileml.core.node.reading import Blocks, Rows
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, NodeCommand
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Message, MinibatchPull
+from agileml.core.protocol.messages import Ack, Message, MinibatchParams, MinibatchPull, Params
 from straggler.coverage import Units
 
 
@@ -41,7 +43,10 @@ AnyPiece = TypeVar("AnyPiece", bound=Piece)
 
 
 class PiecewiseWorker(Worker, Generic[AnyPiece]):
-    """Learns what the present piece reads, and pulls it. Its clock is that of the piece."""
+    """Learns what the present piece reads, pulls it, has it computed, and pushes it until all partitions counted it.
+
+    Its clock is that of the piece. The workers that inherit say which piece is next, and what a push carries.
+    """
 
     def __init__(
         self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
@@ -76,3 +81,61 @@ class PiecewiseWorker(Worker, Generic[AnyPiece]):
             if partition not in now.parts:
                 asked = self._view.epoch, partition, clock, now.rows[partition], now.unit
                 self._send(self._server_of(partition), MinibatchPull(*asked))
+
+    def params(self, message: Params) -> None:
+        """Take the blocks of one partition. Computing starts when the last partition is here."""
+        assert isinstance(message, MinibatchParams), message
+        now = self._now
+        if now is None or now.rows is None or now.order is not None:
+            return
+        if (now.begin.clock, now.unit) != (message.clock, message.unit) or message.partition in now.parts:
+            return
+        self._note_version(now, message)
+        now.parts[message.partition] = message.blocks
+        if len(now.parts) == len(self._mine):
+            parts = tuple(now.parts[partition] for partition in self._mine)
+            cursor = Cursor(now.begin.bundles[0].bit_count())
+            now.order = Compute(now.begin.timeline, now.begin.clock, now.begin.bundles, parts, cursor)
+            now.parts.clear()
+            self._ask(now.order)
+
+    def _note_version(self, now: AnyPiece, message: MinibatchParams) -> None:
+        """Note which version of a partition the piece reads."""
+
+    def ack(self, message: Ack) -> None:
+        """Record that a partition has counted a piece."""
+        key = message.clock, message.bundle
+        now = self._now
+        made = now if now is not None and now.key == key else self._pushed.get(key)
+        if made is not None:
+            made.acked.add(message.partition)
+            if self._forget_if_counted(made) and self._now is None:
+                self._go_on()
+
+    def _forget_if_counted(self, piece: AnyPiece) -> bool:
+        is_counted = piece.key in self._pushed and len(piece.acked) == len(self._mine)
+        if is_counted:
+            del self._pushed[piece.key]
+        return is_counted
+
+    def resend(self) -> None:
+        """Send unanswered messages again."""
+        now = self._now
+        if self._view is None:
+            return
+        if now is None:
+            self._go_on()
+        else:
+            self._pull_missing(now)
+        for made in (*self._pushed.values(), *([now] if now is not None else [])):
+            for partition in made.contributions:
+                if partition not in made.acked:
+                    self._push_piece(made, partition)
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """Begin the next piece, or ask for it."""
+
+    @abstractmethod
+    def _push_piece(self, piece: AnyPiece, partition: int) -> None:
+        """Push the contribution to a partition."""

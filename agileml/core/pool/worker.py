@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from agileml.core.compute.cursor import Cursor
 from agileml.core.node.piecewise import Piece, PiecewiseWorker
 from agileml.core.node.time_spent import Doing
-from agileml.core.protocol.commands import Begin, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Begin, Computed, NodeCommand
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Behind, Message, MinibatchParams, Params, Push
+from agileml.core.protocol.messages import Behind, Message, Push
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.view import View
 
@@ -90,22 +89,6 @@ class PoolWorker(PiecewiseWorker[Piece]):
             self._give_up(begun)
         self._take_up(Piece(Begin(self.job.line(self._view), message.clock, (message.bundle,))))
 
-    def params(self, message: Params) -> None:
-        """Take the blocks of one partition. Computing starts when the last partition is here."""
-        assert isinstance(message, MinibatchParams), message
-        now = self._now
-        if now is None or now.rows is None or now.order is not None:
-            return
-        if (now.begin.clock, now.unit) != (message.clock, message.unit) or message.partition in now.parts:
-            return
-        now.parts[message.partition] = message.blocks
-        if len(now.parts) == len(self._mine):
-            parts = tuple(now.parts[partition] for partition in self._mine)
-            cursor = Cursor(now.begin.bundles[0].bit_count())
-            now.order = Compute(now.begin.timeline, now.begin.clock, now.begin.bundles, parts, cursor)
-            now.parts.clear()
-            self._ask(now.order)
-
     def computed(self, event: Computed) -> None:
         """Push the contributions of the bundle."""
         key = event.clock, event.bundle
@@ -132,35 +115,5 @@ class PoolWorker(PiecewiseWorker[Piece]):
         push = Push(self._view.epoch, partition, clock, bundle, piece.contributions[partition])
         self._send(self._server_of(partition), push)
 
-    def ack(self, message: Ack) -> None:
-        """Record that a partition has counted a bundle."""
-        key = message.clock, message.bundle
-        now = self._now
-        made = now if now is not None and now.key == key else self._pushed.get(key)
-        if made is not None:
-            made.acked.add(message.partition)
-            if self._forget_if_counted(made) and self._now is None:
-                self._go_on()
-
-    def _forget_if_counted(self, piece: Piece) -> bool:
-        is_counted = piece.key in self._pushed and len(piece.acked) == len(self._mine)
-        if is_counted:
-            del self._pushed[piece.key]
-        return is_counted
-
     def behind(self, message: Behind) -> None:
         """Nothing: it answers a pull that was repeated, of a bundle that is counted."""
-
-    def resend(self) -> None:
-        """Send unanswered messages again."""
-        now = self._now
-        if self._view is None:
-            return
-        if now is None:
-            self._go_on()
-        else:
-            self._pull_missing(now)
-        for made in (*self._pushed.values(), *([now] if now is not None else [])):
-            for partition in made.contributions:
-                if partition not in made.acked:
-                    self._push_piece(made, partition)

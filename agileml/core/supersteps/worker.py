@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agileml.core.compute.cursor import Cursor
 from agileml.core.node.piecewise import Piece, PiecewiseWorker
 from agileml.core.node.time_spent import Doing
-from agileml.core.protocol.commands import Begin, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Begin, Computed, NodeCommand
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
-    Ack,
     Behind,
     Message,
     MinibatchParams,
     MinibatchPush,
-    Params,
 )
 from agileml.core.protocol.superstep_messages import NextSuperstep, SuperstepPlan
 from agileml.core.protocol.supersteps import SuperstepDeal
@@ -96,23 +93,11 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
         begin = Begin(self.job.line(self._view), self.clock, (1 << unit,))
         self._take_up(_Minibatch(begin, after=self._after))
 
-    def params(self, message: Params) -> None:
-        """Take the blocks of one partition. Computing starts when the last partition is here."""
-        assert isinstance(message, MinibatchParams), message
-        now = self._now
-        if now is None or now.rows is None or (now.begin.clock, now.unit) != (message.clock, message.unit):
-            return
-        if message.partition in now.parts:
-            return
+    def _note_version(self, now: _Minibatch, message: MinibatchParams) -> None:
         assert message.version >= now.after, (
             f"partition {message.partition} has steps of the superstep before to come"
         )
-        now.parts[message.partition] = message.blocks
         now.reads[message.partition] = message.version
-        if len(now.parts) == len(self._mine):
-            parts = tuple(now.parts[partition] for partition in self._mine)
-            now.order = Compute(now.begin.timeline, now.begin.clock, now.begin.bundles, parts, Cursor(1))
-            self._ask(now.order)
 
     def computed(self, event: Computed) -> None:
         """Push the contributions of the minibatch; that to partition 0 last, where it tells how long all of it took."""
@@ -124,45 +109,20 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
         for partition, contribution in event.contributions:
             now.contributions[partition] = contribution
             if partition != 0:
-                self._push_step(now, partition)
+                self._push_piece(now, partition)
         if len(now.contributions) == len(self._mine):
-            self._push_step(now, 0)
+            self._push_piece(now, 0)
             self._pushed[now.key] = now
             self._now = None
             self._go_on()
 
-    def _push_step(self, now: _Minibatch, partition: int) -> None:
-        assert self._view is not None
-        reads = tuple(now.reads[each] for each in self._mine)
-        about = self._view.epoch, partition, *now.key, now.contributions[partition]
-        self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
-
-    def ack(self, message: Ack) -> None:
-        """Record that a partition has counted a minibatch."""
-        key = message.clock, message.bundle
-        now = self._now
-        made = now if now is not None and now.key == key else self._pushed.get(key)
-        if made is None:
+    def _push_piece(self, piece: _Minibatch, partition: int) -> None:
+        if partition == 0 and len(piece.contributions) < len(self._mine):
             return
-        made.acked.add(message.partition)
-        if key in self._pushed and len(made.acked) == len(self._mine):
-            del self._pushed[key]
-            if self._now is None:
-                self._go_on()
+        assert self._view is not None
+        reads = tuple(piece.reads[each] for each in self._mine)
+        about = self._view.epoch, partition, *piece.key, piece.contributions[partition]
+        self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
 
     def behind(self, message: Behind) -> None:
         raise AssertionError(f"no superstep is over before its workers are done: {message}")
-
-    def resend(self) -> None:
-        """Send unanswered messages again."""
-        now = self._now
-        if self._view is None:
-            return
-        if now is None:
-            self._go_on()
-        else:
-            self._pull_missing(now)
-        for made in (*self._pushed.values(), *([now] if now is not None else [])):
-            for partition in made.contributions:
-                if partition not in made.acked and (partition != 0 or made is not now):
-                    self._push_step(made, partition)

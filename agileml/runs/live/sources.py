@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,7 +107,12 @@ def of_job(name: str, output: Callable[[], str], state: Callable[[], str]) -> Ca
             return view.as_json()
         for text in lines[seen:]:
             if (parsed := parse_line(text)) is not None:
-                view.standing(Standing(**vars(parsed[0])), parsed[1])
+                snapshot, clocks_per_s = parsed
+                is_known = snapshot.loss is not None and math.isfinite(
+                    snapshot.loss
+                )  # mixed precision may overflow
+                standing = Standing(**{**vars(snapshot), "loss": snapshot.loss if is_known else None})
+                view.standing(standing, clocks_per_s)
             elif text.startswith("proteus: "):
                 view.say(text.removeprefix("proteus: "))
         seen = len(lines)

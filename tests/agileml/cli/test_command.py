@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from agileml.cli import main
-from agileml.runs.folder import model_sha256
+from tests.agileml.cli.called import proteus
+from tests.agileml.runs.model_file import model_sha256
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 PROTEUS = [sys.executable, "-m", "agileml.cli"]
@@ -30,12 +31,6 @@ clocks_per_pass: 4
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
-
-
-def proteus(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def test_a_sequential_run_leaves_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agileml.cli import main
 from agileml.cli.configs import examples
 from agileml.config.job import load
+from tests.agileml.cli.called import proteus
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def proteus(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def test_all_of_them_are_listed_with_what_they_say_about_themselves(

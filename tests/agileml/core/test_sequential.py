@@ -16,7 +16,7 @@ from agileml.apps import build
 from agileml.core.compute.threads import single_threaded
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
-from straggler.coverage import Units, span
+from tests.agileml.core.parameters.dealt import deal
 
 MADE = {"users": 40, "items": 60, "ratings": 700}
 JOBS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -52,13 +52,6 @@ def sha256(tables: Mapping[str, Array]) -> str:
 def result(name: str, **how: Any) -> str:
     application, algorithm = job(name)
     return sha256(run_sequential(application, optimizer=optimizer(**algorithm), clocks=6, parts=2, **how))
-
-
-def deal(data: st.DataObject, start: int, size: int) -> list[Units]:
-    if size == 1 or not data.draw(st.booleans()):
-        return [span(start, start + size)]
-    half = size // 2
-    return deal(data, start, half) + deal(data, start + half, half)
 
 
 @pytest.mark.parametrize("name", JOBS)

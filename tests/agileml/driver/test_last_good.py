@@ -25,10 +25,11 @@ from agileml.events.run import CutCommitted, RunFailed, RunStarted
 from agileml.events.schema import events_of
 from agileml.process.head import HeadState
 from agileml.runs.event_log import read_events
-from agileml.runs.folder import RunFolder, model_sha256
+from agileml.runs.folder import RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.status import State, read_status
 from tests.agileml.process.engine_rig import Rig
+from tests.agileml.runs.model_file import model_sha256
 from tests.faults.fault_rig import FaultRig
 
 TABLES = (Table("w", 3, 40, update=Update.STEP), Table("rows", 8, 2, sparse=True, update=Update.STEP))

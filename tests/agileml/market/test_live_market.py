@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agileml.cluster.ray_cluster import TieredNode
-from agileml.config.text import ConfigError
 from agileml.core.protocol.inputs import Stop
 from agileml.errors import HeadLostError, RunError
 from agileml.events.market import (
@@ -20,19 +19,16 @@ from agileml.events.market import (
     InstancesBought,
     PricesChanged,
 )
-from agileml.events.run import CheckpointSaved, MembershipChanged, Warned
-from agileml.events.schema import Log, events_of
-from agileml.market import outage
-from agileml.market import service as market_service
-from agileml.market.setup import first_decision, set_up
+from agileml.events.run import CheckpointSaved
 from agileml.runs.folder import REPORT, RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
 from bidbrain.accounts.ledger import EntryKind, read_ledgers
-from bidbrain.live.cloud import CloudError, Instance
+from bidbrain.live.cloud import Instance
 from bidbrain.live.decide import Measurements
 from bidbrain.live.job import EXIT_BUDGET, EXIT_FINISHED, EXIT_MARKET_CLOSED
 from bidbrain.live.journal import JOURNAL, Closed, Closing, Draining, Journal, Opened, read_journal
+from tests.agileml.market.jobs import MARKET, job, seen_all, taken
 from tests.agileml.market.market_rig import (
     HELD,
     InstantBackend,
@@ -43,50 +39,6 @@ from tests.agileml.market.market_rig import (
 )
 from tests.agileml.runs.report.frozen import frozen
 from tests.bidbrain.makers import made_trace
-
-NEVER = 1 << 40  # calls between two failures
-MARKET: dict[str, Any] = {
-    "kind": "made",
-    "seed": 7,
-    "types": ["c3.8xlarge", "r3.8xlarge"],
-    "zones": ["us-east-1a", "us-east-1b", "us-east-1d"],
-    "reliable_type": "c4.xlarge",
-    "job_vcpus": 128,
-    "job_hours": 1.0,
-    "hours": 240,
-    "speed": 1200,
-    "silent_share": 0.5,
-    "paced": True,
-}
-
-
-def job(clocks: int = 60, more: dict[str, Any] | None = None, **market: Any) -> dict[str, Any]:
-    return {
-        "application": "mlr",
-        "data": {"kind": "digits"},
-        "optimizer": {"kind": "adam", "learning_rate": 0.01},
-        "clocks": clocks,
-        "clocks_per_pass": 4,
-        "slices": 16,
-        "machines": {"reliable": 1, "max": 7},
-        "stage": "thresholds",
-        "stage_thresholds": [1, 3],
-        "cuts": {"every_s": 0.1},
-        "market": {**MARKET, **market},
-        **(more or {}),
-    }
-
-
-def taken(log: Log) -> bool:
-    """Whether the market has taken machines of the run."""
-    return any(ended.ending == "evicted" for ended in events_of(log, AllocationEnded))
-
-
-def seen_all(log: Log) -> bool:
-    """An eviction, stage 3, and the measured speed of spot machines."""
-    stages = {change.stage for change in events_of(log, MembershipChanged)}
-    measured = {kind for told in events_of(log, EstimatesChanged) for kind in told.nu}
-    return taken(log) and {1, 3} <= stages and bool(measured & set(MARKET["types"]))
 
 
 def test_a_job_on_a_market_ends_with_the_bits_of_one_process_and_a_bill_that_holds(tmp_path: Path) -> None:
@@ -161,16 +113,6 @@ def test_a_budget_ends_the_job_with_a_checkpoint_and_its_own_code(tmp_path: Path
     assert again.run().sha256 == reference(again.config)
 
 
-def test_a_paced_machine_is_as_fast_as_its_vcpus() -> None:
-    from agileml.config.job import from_values
-
-    types = ["c4.xlarge", "c4.2xlarge"]
-    setup = set_up(from_values(job(100, types=types, job_vcpus=16, job_hours=2.0)), "job", "run", 0)
-    # 16 vCPUs for two hours, played 1200 times as fast, in 100 clocks of 16 units: on 4 vCPUs each takes
-    assert setup.pacing.unit_s == pytest.approx(16 * 7200 / 1600 / 4 / 1200)
-    assert setup.pacing.speeds == {"c4.xlarge": 1.0, "c4.2xlarge": 2.0}
-
-
 class Booting(InstantNodes):
     """Machines that come up later than the money lasts."""
 
@@ -204,96 +146,6 @@ def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: 
     assert ran.settlement.closing.code == EXIT_MARKET_CLOSED
     assert "before the job does" in ran.settlement.closing.reason
     assert 0 < ran.clock < 800
-
-
-def refusals(log: Log, sentence: str = "no credentials") -> list[Warned]:
-    return [event for event in events_of(log, Warned) if sentence in event.reason]
-
-
-def test_a_service_that_the_market_fails_goes_on_from_its_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Training goes on meanwhile; nothing is bought twice, and nothing is left."""
-    monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
-    monkeypatch.setattr(market_service, "MOST_FAILURES", 10_000)
-    rig = MarketRig(job(30, {"application": HELD}, job_hours=0.5), tmp_path)
-    rig.backend.fails_every = 41
-    monkeypatch.setattr(outage, "QUIET_S", 0.0)  # so each failure is an outage of its own
-    rig.hold(25, lambda log: len(refusals(log)) >= 3)
-    ran = rig.run()
-    assert ran.sha256 == reference(rig.config)
-    # (Whoever only looks at prices for the log meets some of the failures, and leaves them to the service.)
-    assert 3 <= len(refusals(ran.events)) <= rig.backend.moody.failures
-    bought = rig.backend.market.purchases
-    assert len(ran.of(InstancesBought)) == len(bought) == len(set(bought))
-    assert ran.settlement.bill.differences == ()
-    assert rig.backend.market.held() == ()
-
-
-def test_credentials_that_expire_pause_buying_until_they_are_renewed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However often the market refuses meanwhile, the machines that are there train on."""
-    monkeypatch.setattr(market_service, "AGAIN_S", 0.1)
-    monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
-    monkeypatch.setattr(outage, "QUIET_S", 0.5)
-    # No bought hour ends while the service is away: it is played slowly.
-    rig = MarketRig(job(30, {"application": HELD}, job_hours=0.02, speed=20), tmp_path)
-    rig.backend.fails_every = NEVER
-
-    renewed = threading.Event()
-
-    def refused(log: Log) -> bool:
-        """More often than would end the run; then they are renewed."""
-        if rig.backend.moody.failures > 8:
-            renewed.set()
-        return renewed.is_set() and bool(refusals(log, "answers again"))
-
-    def expire(clock: int) -> None:
-        rig.backend.moody.every = 1 if clock >= 10 and not renewed.is_set() else NEVER
-
-    rig.on_clock = expire
-    rig.hold(20, refused)
-    ran = rig.run()
-    assert ran.sha256 == reference(rig.config)
-    (said,) = refusals(ran.events, "no credentials just now")
-    assert said.reason == "market: no credentials just now; it is asked again every 0.1 s"
-    (over,) = refusals(ran.events, "answers again")
-    assert int(over.reason.split()[5]) > 3
-    assert ran.settlement.bill.differences == ()
-    assert rig.backend.market.held() == ()
-
-
-def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
-    monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
-    rig = MarketRig(job(4000), tmp_path)
-    rig.backend.fails_every = NEVER
-
-    def fail(clock: int) -> None:
-        if clock >= 10:
-            rig.backend.moody.error = CloudError
-            rig.backend.moody.every = 1
-
-    rig.on_clock = fail
-    rig.backend.may_leave = True
-    with pytest.raises(RunError, match="market: no credentials just now"):
-        rig.run()
-    assert "machines may not have been given back (market: no credentials" in capsys.readouterr().err
-    assert "job-0-0" in rig.fleet.left
-    assert rig.fleet.code == 1
-
-
-def test_a_bill_that_cannot_be_written_costs_the_bill_alone(tmp_path: Path) -> None:
-    rig = MarketRig(job(8, job_hours=0.1), tmp_path)
-    (rig.folder.path / "market" / "ledger.jsonl" / "in the way").mkdir(parents=True)
-    with pytest.raises(RunError, match=r"market: its bill could not be written: .*ledger.jsonl"):
-        rig.run()
-    assert rig.fleet.code == 1
-    assert rig.fleet.summary() is None
-    assert not list((rig.folder.path / "market").glob("*.partial"))
 
 
 @pytest.mark.slow
@@ -353,48 +205,6 @@ def test_a_run_that_breaks_off_gives_its_machines_back(tmp_path: Path) -> None:
     assert rig.fleet.settlement is not None
     assert rig.fleet.settlement.closing.reason == "the run ended: KeyboardInterrupt"
     assert rig.fleet.settlement.bill.differences == ()
-
-
-@pytest.mark.parametrize(
-    ("market", "sentence"),
-    [
-        ({"types": ["c3.8xlarg"]},
-         "market: no on-demand price is known for the machine type 'c3.8xlarg' (market.on_demand is"),
-        ({"types": ["c9.huge"], "on_demand": {"c9.huge": 1.0}},
-         "how many vCPUs 'c9.huge' has is not known (market.on_demand is"),
-        ({"slot_vcpus": 24},
-         "market.slot_vcpus: found 24, expected whole machines: a multiple of the 32 vCPUs of c3.8xlarge"),
-        ({"policy": "elastic"},
-         "found elastic, which takes nodes of one vCPU from pools, expected on_demand, standard_agileml,"),
-        ({"policy": "proteuss"}, "market.policy: there is no scheme 'proteuss' for a running job; there are on_demand, "
-         "standard_agileml, proteus, renewal, expected_cost, or your own"),
-        ({"policy": "standard_checkpoint"}, "market.policy: found standard_checkpoint, expected a policy for"),
-        ({"policy": "one_hour_oracle"}, "it knows the future"),
-        ({"start": "tomorrow"}, "market.start: "),
-        ({"job_vcpus": 16, "cap": 1.0}, "market.job_vcpus: found 16, and with cap 1 not even one machine of 32 vCPUs"),
-        ({"kind": "replay", "history": ["nowhere.csv"], "train": "2016-04-01/2016-05-01", "start": "2016-05-01"},
-         "market: nowhere.csv: no such file"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], sentence: str) -> None:
-    from agileml.config.job import from_values
-
-    values = job(**market)
-    if market.get("kind") == "replay":
-        values["market"].pop("hours", None)
-    with pytest.raises(ConfigError) as caught:
-        set_up(from_values(values), "job", "run", 0)
-    assert sentence in str(caught.value)
-
-
-def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
-    from agileml.config.job import from_values
-
-    values = job(more={"checkpoint": {"path": str(tmp_path)}}, budget_usd=0.1)
-    with pytest.raises(
-        ConfigError, match=r"market.budget_usd: found 0.100000 \$, expected at least 0.209000 \$"
-    ):
-        first_decision(set_up(from_values(values), "job", "run", 0))
 
 
 @pytest.mark.slow

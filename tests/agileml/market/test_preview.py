@@ -8,21 +8,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from agileml.cli import main
 from agileml.cli.market_preview import may_run, may_submit
 from agileml.config.job import load
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval, show_instant
+from tests.agileml.cli.called import proteus
 
 ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "configs" / "demo.yaml"
-
-
-def proteus(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
 
 
 def test_a_dry_run_says_what_would_be_bought_and_leaves_nothing(

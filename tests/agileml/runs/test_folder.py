@@ -29,8 +29,9 @@ from agileml.events.run import (
 from agileml.events.schema import Logged, events_of, header, to_line
 from agileml.events.terms import Tier
 from agileml.runs.event_log import EventLog, read_events
-from agileml.runs.folder import FolderError, RunFolder, check_out, model_sha256, params_sha256, plain
+from agileml.runs.folder import FolderError, RunFolder, check_out, params_sha256, plain
 from agileml.runs.owner import this_process
+from tests.agileml.runs.model_file import model_sha256
 
 
 def test_the_digest_follows_its_recipe() -> None:

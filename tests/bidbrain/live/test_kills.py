@@ -12,7 +12,7 @@ import pytest
 from bidbrain.accounts.ledger import Ledger, lines_of
 from bidbrain.history.prices import History
 from bidbrain.live.cloud import Order, UnknownOutcomeError
-from bidbrain.live.journal import Journal, JournalError, parse
+from bidbrain.live.journal import Journal, JournalError, read_journal
 from bidbrain.policy.registry import Scheme, find_scheme
 from bidbrain.setting import Setting, Workload
 from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
@@ -130,7 +130,7 @@ def test_machines_that_nobody_knows_are_given_back(setting: Setting, tmp_path: P
     with Journal(tmp_path) as journal:
         play(ground, scheme, journal)
     check(ground)
-    kinds = [parse(line).kind for line in (tmp_path / "journal.jsonl").read_bytes().splitlines()]
+    kinds = [record.kind for record in read_journal(tmp_path / "journal.jsonl")]
     assert kinds.count("stray") == 2
 
 

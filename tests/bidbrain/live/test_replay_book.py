@@ -29,9 +29,9 @@ class FusedBook(ReplayBook):
 
     fuse = Fuse(None)
 
-    def write(self, entry: Began | Sold | Over) -> None:
+    def append(self, entry: Began | Sold | Over) -> None:
         self.fuse.moment(f"before booking {entry.kind}")
-        super().write(entry)
+        super().append(entry)
         self.fuse.moment(f"after booking {entry.kind}")
 
 
@@ -119,7 +119,7 @@ def test_time_goes_on_while_nobody_plays(tmp_path: Path) -> None:
         assert book.time_s(1000, 120.0, 50.0) == 1000
     with ReplayBook(tmp_path) as book:
         assert book.time_s(1000, 120.0, 60.5) == 1000 + 1260
-        book.write(Over(4000, ("a",), Ending.EVICTED))
+        book.append(Over(4000, ("a",), Ending.EVICTED))
     with ReplayBook(tmp_path) as book:
         assert book.time_s(1000, 120.0, 40.0) == 4000, "a clock that was set back"
 
@@ -133,7 +133,7 @@ def test_a_half_line_goes_a_wrong_one_is_named_and_two_do_not_share(tmp_path: Pa
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"kind":"so')
     with ReplayBook(tmp_path) as book:
-        assert len(book.entries) == 1
+        assert len(book.records) == 1
     assert file.read_bytes() == whole
     file.write_bytes(whole + b'{"kind":"x"}\n')
     with pytest.raises(ReplayBookError, match=r"line 2: not a line of a book"):

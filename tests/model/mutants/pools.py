@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agileml.core.node.piecewise import PiecewiseWorker
 from agileml.core.pool.bundles import BundlePool
 from agileml.core.pool.worker import PoolWorker
 from agileml.core.protocol.deal import Deal
@@ -26,7 +27,7 @@ def what_was_begun_goes_on_whatever_was_drawn(original, self, message):
     original(self, message)
 
 
-@replaces(PoolWorker.params, mode="asppool", caught_by=2)
+@replaces(PiecewiseWorker.params, mode="asppool", caught_by=2)
 def parameters_of_another_bundle_of_the_clock_serve(original, self, message):
     """A late answer has the rows of the bundle before."""
     if self._now is not None:

@@ -3,7 +3,6 @@
 import copy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from tests.agileml.apps.loop.scripts import BODY, HEAD, OPTIMIZER, PREPARE, loop
 from tests.agileml.process.engine_rig import reference
 from tests.faults.fault_rig import FaultRig, job
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLAN = [
     {"at_clock": 5, "join": 2},
     {"at_clock": 11, "kill": 1},
@@ -35,15 +36,6 @@ COSINE = "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 32)\n
 WITH_SCHEDULE = PREPARE.replace("batch_size=64", "batch_size=64, schedule=schedule")
 CLIPPED = WITH_SCHEDULE.replace("schedule=schedule", "schedule=schedule, clip_norm=0.5")
 SCHEDULED_BODY = BODY + "schedule.step()\n"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Plain torch with more threads than free cores takes a hundred times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def trained(path: str, tmp_path: Path, **more: Any) -> Result:

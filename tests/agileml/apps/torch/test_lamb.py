@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import agileml
 from agileml.apps.torch.module import TorchModule
@@ -15,6 +15,7 @@ from agileml.config.optimizer import BY_ROW, SERVED
 from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import KINDS, optimizer
 from agileml.events.run import MembershipChanged
+from tests.agileml.apps.torch.test_clipping import Net
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig
 
@@ -22,18 +23,6 @@ X = np.random.default_rng(1).normal(size=(48, 6))
 Y = (X[:, 0] > 0).astype(np.int64)
 CLOCKS = 24
 RATE, DECAY, EPSILON = 0.02, 0.01, 1e-6
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 40)
-        self.unused = nn.Linear(3, 3)
-        self.head = nn.Linear(40, 2)
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.first(x)))
 
 
 def values(**changes: Any) -> dict[str, Any]:

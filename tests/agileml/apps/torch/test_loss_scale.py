@@ -1,7 +1,6 @@
 """Mixed precision in float16: the steps of plain torch with a GradScaler, on any machines."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,12 @@ from agileml.runs.event_log import read_events
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 X = np.random.default_rng(1).normal(size=(48, 6)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
 CLOCKS = 24
 SCALE = {"initial": 2.0**24, "interval": 3}  # overflows at first, and again whenever it has grown
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Net(nn.Module):

@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -36,18 +35,11 @@ from straggler.coverage import span
 from tests.agileml.apps.torch.ddp_rank import Double
 from tests.agileml.process.engine_rig import Rig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DATA = {"kind": "digits", "shape": [1, 8, 8]}
 SMALL = {"module": "agileml.apps.torch.models:cnn", "arguments": {"size": 8}, "batch_size": 64}
 MOMENTUM = {"learning_rate": 0.02, "momentum": 0.9}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Plain torch with more threads than free cores takes a hundred times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def application(slices: int = 4, *, seed: int = 3, **arguments: Any) -> TorchModule:

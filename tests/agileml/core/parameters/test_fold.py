@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from agileml.core.parameters.fold import Contribution, Fold, running_sum, tree_sum
 from agileml.core.parameters.layout import Block, Dense, Sparse
-from straggler.coverage import Units, members, span
+from straggler.coverage import members, span
+from tests.agileml.core.parameters.dealt import deal
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=150)
 ROWS, COLUMNS = 6, 2
@@ -81,14 +82,6 @@ def bits(total: Contribution) -> list[object]:
         else:
             found.append(None if block is None else of(block.values))
     return found
-
-
-def deal(data: st.DataObject, start: int, size: int) -> list[Units]:
-    """Cut the units into aligned subtrees at random."""
-    if size == 1 or not data.draw(st.booleans()):
-        return [span(start, start + size)]
-    half = size // 2
-    return deal(data, start, half) + deal(data, start + half, half)
 
 
 @EXAMPLES

@@ -31,7 +31,7 @@ from agileml.events.run import (
     Work,
     WorkDone,
 )
-from agileml.events.schema import Logged, RunEvent, events_of
+from agileml.events.schema import events_of
 from agileml.events.sums import Standing
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, read_events
@@ -46,13 +46,7 @@ from agileml.runs.report.view import PageView
 from agileml.runs.summary import summarize
 from tests.agileml.events.samples import changed
 from tests.agileml.runs.live.browser import CHROMIUM, tab
-
-
-def view_of(*events: tuple[float, RunEvent]) -> PageView:
-    view = PageView("run")
-    for t_s, event in events:
-        view.add(Logged(t_s, event))
-    return view
+from tests.agileml.runs.report.test_view import view_of
 
 
 def started() -> RunStarted:

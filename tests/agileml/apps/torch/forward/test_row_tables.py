@@ -1,6 +1,6 @@
 """Embeddings with sparse gradients: what plain torch computes, of the rows that a batch looks up alone."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,10 @@ from straggler.coverage import span
 from tests.agileml.apps.torch.forward.shop import ITEMS, ROWS, USERS, Shop, data, purchases
 from tests.agileml.process.engine_rig import Rig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BATCH, SEED = 32, 3
 TABLES = ("users.weight", "items.weight", "words.weight", "unused.weight")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def application(build: Callable[[], nn.Module] = Shop, *, slices: int = 4, **model: Any) -> TorchModule:

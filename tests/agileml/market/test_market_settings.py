@@ -1,0 +1,62 @@
+"""What a job asks of its market, and what is refused before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agileml.config.text import ConfigError
+from agileml.market.setup import first_decision, set_up
+from tests.agileml.market.jobs import job
+
+
+def test_a_paced_machine_is_as_fast_as_its_vcpus() -> None:
+    from agileml.config.job import from_values
+
+    types = ["c4.xlarge", "c4.2xlarge"]
+    setup = set_up(from_values(job(100, types=types, job_vcpus=16, job_hours=2.0)), "job", "run", 0)
+    # 16 vCPUs for two hours, played 1200 times as fast, in 100 clocks of 16 units: on 4 vCPUs each takes
+    assert setup.pacing.unit_s == pytest.approx(16 * 7200 / 1600 / 4 / 1200)
+    assert setup.pacing.speeds == {"c4.xlarge": 1.0, "c4.2xlarge": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("market", "sentence"),
+    [
+        ({"types": ["c3.8xlarg"]},
+         "market: no on-demand price is known for the machine type 'c3.8xlarg' (market.on_demand is"),
+        ({"types": ["c9.huge"], "on_demand": {"c9.huge": 1.0}},
+         "how many vCPUs 'c9.huge' has is not known (market.on_demand is"),
+        ({"slot_vcpus": 24},
+         "market.slot_vcpus: found 24, expected whole machines: a multiple of the 32 vCPUs of c3.8xlarge"),
+        ({"policy": "elastic"},
+         "found elastic, which takes nodes of one vCPU from pools, expected on_demand, standard_agileml,"),
+        ({"policy": "proteuss"}, "market.policy: there is no scheme 'proteuss' for a running job; there are on_demand, "
+         "standard_agileml, proteus, renewal, expected_cost, or your own"),
+        ({"policy": "standard_checkpoint"}, "market.policy: found standard_checkpoint, expected a policy for"),
+        ({"policy": "one_hour_oracle"}, "it knows the future"),
+        ({"start": "tomorrow"}, "market.start: "),
+        ({"job_vcpus": 16, "cap": 1.0}, "market.job_vcpus: found 16, and with cap 1 not even one machine of 32 vCPUs"),
+        ({"kind": "replay", "history": ["nowhere.csv"], "train": "2016-04-01/2016-05-01", "start": "2016-05-01"},
+         "market: nowhere.csv: no such file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], sentence: str) -> None:
+    from agileml.config.job import from_values
+
+    values = job(**market)
+    if market.get("kind") == "replay":
+        values["market"].pop("hours", None)
+    with pytest.raises(ConfigError) as caught:
+        set_up(from_values(values), "job", "run", 0)
+    assert sentence in str(caught.value)
+
+
+def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
+    from agileml.config.job import from_values
+
+    values = job(more={"checkpoint": {"path": str(tmp_path)}}, budget_usd=0.1)
+    with pytest.raises(
+        ConfigError, match=r"market.budget_usd: found 0.100000 \$, expected at least 0.209000 \$"
+    ):
+        first_decision(set_up(from_values(values), "job", "run", 0))
