@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
@@ -17,6 +18,7 @@ from agileml.core.protocol.commands import (
     Arrange,
     Begin,
     Compute,
+    Computed,
     Deliver,
     LoadSlices,
     NodeEvent,
@@ -96,6 +98,7 @@ class StageThread(ComputeThread):
     ) -> None:
         self._mailbox = Mailbox()
         self._walker = walker
+        self._waited_s = 0.0  # for neighbours, since the last sums
 
         def load() -> None:
             load_kernels()
@@ -142,6 +145,12 @@ class StageThread(ComputeThread):
             self._keep_pace(0, began_s)
             answer = None
             if isinstance(step, Awaited):
+                since_s = time.monotonic()
                 answer = self._mailbox.take(step, job.cursor)
+                self._waited_s += time.monotonic() - since_s
+            elif isinstance(step, Computed):
+                waited_s, self._waited_s = self._waited_s, 0.0
+                compute_s = max(0.0, step.compute_s - waited_s)
+                self._report(replace(step, compute_s=compute_s, waited_s=waited_s))
             else:
                 self._report(step)

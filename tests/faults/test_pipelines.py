@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,19 @@ def test_replicas_of_a_stage_change_not_a_bit(tmp_path: Path) -> None:
     assert "at m1 (4 units) and m2 (4 units), " in first and "units" in joined
     assert "units" not in killed and "units" not in left
     assert [change.redone for change in ran.of(MembershipChanged)][2:] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_slow_replica_has_fewer_units_after_the_next_change(tmp_path: Path) -> None:
+    plan = [{"at_clock": 2, "machine": "m1", "speed": 0.1}, {"at_clock": 30, "join": 1}]
+    machines = {"reliable": 1, "transient": 3, "max": 8}
+    pipeline = {"mode": "flush", "stages": 1, "replicas": 4}
+    values = TIED | {"clocks": 34, "slices": 16, "machines": machines, "plan": plan, "pipeline": pipeline}
+    ran = FaultRig(values, tmp_path).finish()
+    assert ran.sha256 == reference(values)
+    shares = [re.findall(r"(m\d) \((\d+) units\)", each.reason) for each in ran.of(MembershipChanged)]
+    before, after = dict(shares[0]), dict(shares[1])
+    assert int(before["m1"]) >= 5 and int(after["m1"]) < min(int(after["m2"]), int(after["m3"])), shares
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agileml.core.protocol.inputs import Measured
@@ -183,18 +183,31 @@ class Membership:
             if m.ready_since_s is None and m.name not in members and now_s - m.up_s > limit_s
         ]
 
-    def weighted(self, machines: Machines, *, by_speed: bool, alike: float = 1.0) -> Machines:
+    def weighted(
+        self,
+        machines: Machines,
+        *,
+        by_speed: bool,
+        alike: float = 1.0,
+        unit_costs: Mapping[str, float] | None = None,
+    ) -> Machines:
         """The machines with their weights: capacities, or with `by_speed` measured speeds. One that is not measured yet
         counts as fast, for its capacity, as the mean of the others. `alike`: capacities count where no machine is so
-        many times as fast, for its capacity, as another."""
+        many times as fast, for its capacity, as another. `unit_costs`: what a unit costs the machines that were
+        measured, relative to each other; None: all the same.
+        """
         found = [self.nodes[name] for name in machines.reliable + machines.transient]
-        ratios = [m.units_per_s / m.capacity for m in found if by_speed and m.units_per_s is not None]
+        speeds = {
+            m.name: m.units_per_s * (1.0 if unit_costs is None else unit_costs[m.name])
+            for m in found
+            if by_speed and m.units_per_s is not None and (unit_costs is None or m.name in unit_costs)
+        }
+        ratios = [speeds[m.name] / m.capacity for m in found if m.name in speeds]
         if ratios and max(ratios) < alike * min(ratios):
             ratios = []
         usual = sum(ratios) / len(ratios) if ratios else 1.0
         weights = {
-            m.name: m.units_per_s if ratios and m.units_per_s is not None else m.capacity * usual
-            for m in found
+            m.name: speeds[m.name] if ratios and m.name in speeds else m.capacity * usual for m in found
         }
         return replace(machines, weights=weights)
 

@@ -184,10 +184,15 @@ class Control:
         return self.members.nodes[node].tier
 
     def weighted(self, machines: Machines) -> Machines:
-        """The machines with the weights by which work is dealt: measured speeds where clocks are planned and the
-        machines are not alike."""
-        by_speed = self.job.balancer is not None
-        return self.members.weighted(machines, by_speed=by_speed, alike=self.job.alike)
+        """The machines with the weights by which work is dealt: measured speeds where clocks are planned, or machines
+        share the units of a stage, and the machines are not alike."""
+        rules, view = self.job.pipeline, self.view
+        by_speed = self.job.balancer is not None or (rules is not None and rules.replicas != 1)
+        costs: dict[str, float] | None = None
+        if rules is not None:  # a unit of more layers takes longer
+            stages = view.pipeline if view is not None else ()
+            costs = {n: sum(rules.weights[s.first : s.stop]) for s in stages for n in s.machines}
+        return self.members.weighted(machines, by_speed=by_speed, alike=self.job.alike, unit_costs=costs)
 
     # -- updates --------------------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class Node:
             case Begun():
                 (self.helping if event.begin.is_help and self.helping else self.worker).begun(event)
             case Computed():
-                self.spent.computed(event)
+                self.spent.computed(event, self.worker.first_partition)
                 (self.helping or self.worker).computed(event)
             case MarkPassed() if self.helping is not None:
                 self.helping.passed(event)

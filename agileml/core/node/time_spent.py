@@ -65,13 +65,13 @@ class TimeSpent:
         if self.doing is Doing.COMPUTE:  # what it computes for the view before may count in this one
             self.log.computes(self.clock)
 
-    def computed(self, event: Computed) -> None:
-        """Count the units of a computed bundle, with partition 0, which comes once.
+    def computed(self, event: Computed, first: int = 0) -> None:
+        """Count the units of a computed bundle, with the first partition of the worker, which comes once.
 
         The time that it waited for parameters counts as PULL.
         """
         self._waited_s += event.waited_s
-        if any(partition == 0 for partition, _ in event.contributions):
+        if any(partition == first for partition, _ in event.contributions):
             self.units += (units := event.bundle.bit_count())
             self.log.computed(units)
 

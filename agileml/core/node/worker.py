@@ -66,6 +66,11 @@ class Worker:
             return Doing.PULL  # its push asked for parameters, which take longer than an answer to it
         return Doing.PUSH if self.bundles.has_kept else Doing.IDLE
 
+    @property
+    def first_partition(self) -> int:
+        """The first partition that this worker reads and pushes; of its stage, in a pipeline."""
+        return self._mine[0] if self._mine else 0
+
     def adopt(self, view: View) -> None:
         """Go on under a new view, from its base clock."""
         for reading in self._reading.values():

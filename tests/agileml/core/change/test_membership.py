@@ -84,6 +84,19 @@ def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_as
     assert members.weighted(machines, by_speed=True).weights == {"a": 100.0, "b": 100.0, "c": 150.0}
 
 
+def test_the_speed_of_a_stage_counts_by_its_layers_and_one_that_stood_by_is_as_the_mean():
+    members = Membership(1.0)
+    for name in ("a", "b", "c"):
+        members.up(name, Tier.RELIABLE, "", True, 0.0)
+        for at_s in (1.0, 2.0):
+            rate = 50.0 if name == "b" else 100.0
+            members.nodes[name].measure(Measured(name, at_s, 0, 0, 0, at_s, 0.0, units=int(rate * at_s)))
+    machines, costs = members.expected(), {"a": 1.0, "b": 4.0}
+    found = members.weighted(machines, by_speed=True, unit_costs=costs)
+    assert found.weights == {"a": 100.0, "b": 200.0, "c": 150.0}
+    assert members.weighted(machines, by_speed=True, alike=2.5, unit_costs=costs).weights["b"] == 1.0
+
+
 def test_a_machine_that_waits_is_admitted_for_another_one():
     members = Membership(1.0)
     members.up("a", Tier.RELIABLE, "", True, 0.0)
