@@ -116,6 +116,9 @@ class Watcher(Protocol):
     def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
         """The controller said this. `node_of`: the node of a machine of the run."""
 
+    def sent(self, total_bytes: int) -> None:
+        """The machines have sent each other so many bytes since the run began."""
+
     def standing(self) -> tuple[float, str]:
         """Dollars spent so far and the last decision, for the screen."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,6 +17,9 @@ from agileml.config.section import Positive, Section, one_of
 from agileml.config.text import ConfigError
 from bidbrain.aws.site import Site
 from bidbrain.kubernetes.site import PodSite
+
+if TYPE_CHECKING:
+    from bidbrain.billing.traffic import Routes
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[int, Field(ge=0)]
@@ -129,6 +132,11 @@ class CloudMarketConfig(MarketConfig):
         """The machines that this config allows to buy."""
         raise NotImplementedError
 
+    @property
+    def routes(self) -> Routes | None:
+        """What data between the machines costs; None: nothing, or it is not known."""
+        return None
+
     @model_validator(mode="after")
     def _capped(self) -> Self:
         if self.budget_usd is None:
@@ -143,6 +151,7 @@ class Ec2MarketConfig(CloudMarketConfig, Site):
 
     kind: Literal["ec2"] = "ec2"
     rules: Literal["per_second", "per_second_paid"] = "per_second"
+    traffic_usd_per_gb: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     question = "Buy machines on EC2?"
     head = "machines from EC2 join: auto on the head that `proteus aws up` made"
     unless_continued = "or they are ended after market.orphan_after_s"
@@ -152,6 +161,29 @@ class Ec2MarketConfig(CloudMarketConfig, Site):
         """Every type in every zone."""
         markets = tuple((kind, zone) for kind in self.types for zone in self.zones)
         return Offered(markets, self.of_reliable, self.on_demand, self.vcpus)
+
+    @property
+    def routes(self) -> Routes | None:
+        """On-demand machines are in the first zone."""
+        from bidbrain.billing.traffic import Routes, prices_with
+        from bidbrain.history.locations import location_of
+
+        places = [location_of(zone) for zone in self.zones]
+        if [place and place.zone for place in places] != list(self.zones):
+            return None  # a kind of zone whose traffic has other prices
+        return Routes(self.zones[0], prices_with(self.traffic_usd_per_gb))
+
+    @model_validator(mode="after")
+    def _routes_that_there_are(self) -> Self:
+        if not self.traffic_usd_per_gb:
+            return self  # reading a config stays cheap
+        from bidbrain.billing.traffic import UnknownRouteError, prices_with
+
+        try:
+            prices_with(self.traffic_usd_per_gb)
+        except UnknownRouteError as error:
+            raise ConfigError(str(error), key=("traffic_usd_per_gb",)) from None
+        return self
 
     @model_validator(mode="after")
     def _priced_as_billed(self) -> Self:

@@ -289,6 +289,8 @@ class RunLoop:
 
     def _log_bytes(self, state: HeadState) -> None:
         self._folder.events.write(BytesSent(state.bytes_sent))
+        if self._watcher is not None:
+            self._watcher.sent(sum(state.bytes_sent.values()))
 
     def _log_spent(self, state: HeadState) -> None:
         spent = {

@@ -155,7 +155,7 @@ class EstimatesChanged:
     """BidBrain's measurements until now have changed (None: not measured yet).
 
     phi: how well the job scales. lambda_s, sigma_s: market seconds that an eviction, and a planned change, cost.
-    nu: vCPUs' worth of work of an instance, by its type.
+    nu: vCPUs' worth of work of an instance, by its type. traffic_gb_per_h: what a machine sends and receives.
     """
 
     kind: ClassVar = "estimates"
@@ -164,6 +164,7 @@ class EstimatesChanged:
     lambda_s: float | None
     sigma_s: float | None
     nu: Mapping[str, float]
+    traffic_gb_per_h: float | None = None
 
 
 @dataclass(frozen=True)

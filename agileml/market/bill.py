@@ -33,7 +33,8 @@ class Bill:
     given_back: what the thesis' convention does not charge of the hours that were open at the job's end. on_demand: the
     job's vCPUs for its hours at the on-demand price, and on_demand_paid the same in whole hours where hours are billed.
     standard: the same job with the standard bid and
-    checkpoints, simulated on the same prices (None without recorded prices). differences: contradictions between the
+    checkpoints, simulated on the same prices (None without recorded prices). traffic: the part of micro_usd that went
+    between zones. differences: contradictions between the
     ledger and the bill computed from the prices.
     """
 
@@ -49,12 +50,14 @@ class Bill:
     evictions: int
     spot_machine_hours: float
     differences: tuple[str, ...]
+    traffic: int = 0
 
     def summary(self) -> dict[str, Any]:
         """For summary.json, in dollars."""
         standard = self.standard
         return {
             "usd": usd(self.micro_usd),
+            "traffic_usd": usd(self.traffic),
             "market_hours": round(self.hours, 4),
             "on_demand_usd": usd(self.on_demand_paid),
             "standard": self.standard_scheme,
@@ -123,6 +126,7 @@ def bill_of(setup: MarketSetup, ledger: Ledger, folder: Path) -> Bill:
         sum(entry.kind is EntryKind.EVICTION for entry in spot),
         machine_s / HOUR_S,
         differences,
+        ledger.traffic_micro_usd,
     )
 
 

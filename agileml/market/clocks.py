@@ -45,6 +45,11 @@ class RunClocks:
     _last_s: float | None = None
     _reached: int = 0
 
+    @property
+    def machines(self) -> int:
+        """Machines of the run now, which compute or hold parameters."""
+        return len(self._members)
+
     def happened(self, happened: Happened) -> Clock | None:
         """Take an event of the run; returns the clock that it completes."""
         match happened.event:

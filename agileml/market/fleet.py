@@ -162,6 +162,10 @@ class MarketFleet:
         """Pass an event of the controller on to BidBrain's service."""
         self.trainer.happened(happened, node_of)
 
+    def sent(self, total_bytes: int) -> None:
+        """Pass on what the machines have sent each other."""
+        self.trainer.sent(total_bytes)
+
     def standing(self) -> tuple[float, str]:
         """Dollars spent so far and the last decision's reason, for the screen."""
         return (0.0, "") if self._market is None else (self._market.log.spent_usd, self._market.log.decision)

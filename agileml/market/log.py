@@ -63,7 +63,8 @@ def last_measured(events: Path) -> Measurements:
     for each in read_backwards(events):
         if isinstance(each.event, EstimatesChanged):
             found = each.event
-            return Measurements(found.phi, found.lambda_s, found.sigma_s, dict(found.nu))
+            seconds = (found.lambda_s, found.sigma_s)
+            return Measurements(found.phi, *seconds, dict(found.nu), found.traffic_gb_per_h)
     return Measurements()
 
 
@@ -217,7 +218,10 @@ class MarketLog:
         if measured != self._measured:
             self._measured = measured
             self._log.write(
-                EstimatesChanged(now_s, measured.phi, measured.lambda_s, measured.sigma_s, measured.nu)
+                EstimatesChanged(
+                    *(now_s, measured.phi, measured.lambda_s, measured.sigma_s),
+                    *(measured.nu, measured.traffic_gb_per_h),
+                )
             )
 
 

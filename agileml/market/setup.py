@@ -301,7 +301,7 @@ def _on_cloud(market: CloudMarketConfig, config: JobConfig, now_s: int) -> Setti
     window = Interval(now_s - DAY_S, now_s)
     nothing = History({each: Steps.from_rows([now_s], [0]) for each in markets}, now_s)
     setting = make_setting(_simulate_config(market, offered), nothing, markets, window, window)
-    setting = replace(setting, history=History({}, now_s))
+    setting = replace(setting, history=History({}, now_s), routes=market.routes)
     return _reliable_as_configured(setting, config)
 
 

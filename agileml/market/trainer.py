@@ -23,7 +23,7 @@ from agileml.market.nodes import InstanceNodes, tier_of
 from agileml.market.setup import on_demand_kind
 from bidbrain.live.cloud import Alert, Instance, InstanceNotice
 from bidbrain.live.decide import Measurements
-from bidbrain.live.estimators import Estimator
+from bidbrain.live.estimators import Estimator, Sent
 from bidbrain.live.job import TrainerReport
 
 MEASURE_S = 1.0  # least time between two computations of the estimates
@@ -74,6 +74,8 @@ class RunTrainer:
         self._completed = completed
         self.has_begun = False  # the run has had instances to work on
         self._measured, self._measured_s = Measurements(), 0.0
+        self._sent_bytes: int | None = None
+        self._sent_s = 0.0
         self._is_stopping = False
         self._finished_s: int | None = None
         self._has_parted = False
@@ -218,6 +220,15 @@ class RunTrainer:
             clock = self._run.happened(happened)
             if clock is not None and clock.stretches:
                 self._estimator.observe(clock)
+
+    def sent(self, total_bytes: int) -> None:
+        """Learn from the bytes that all machines have sent each other so far."""
+        with self._changed:
+            now_s, machines = time.monotonic(), self._run.machines
+            if self._sent_bytes is not None and now_s > self._sent_s and total_bytes >= self._sent_bytes:
+                seconds = (now_s - self._sent_s) * self._time.speed
+                self._estimator.sent(Sent(seconds, machines, total_bytes - self._sent_bytes))
+            self._sent_bytes, self._sent_s = total_bytes, now_s
 
     def finished(self) -> None:
         """Record that the job is done as of now: its result is in hand."""

@@ -47,7 +47,10 @@ class Allocation:
 
 @dataclass
 class JobAccount:
-    """Open allocations, vCPU seconds held and refunded, and the ledger's entries so far."""
+    """Open allocations, vCPU seconds held and refunded, and the ledger's entries so far.
+
+    carried: micro-dollars of traffic so far, which has entries in the ledger only.
+    """
 
     rules: Rules
     open: list[Allocation] = field(default_factory=list)
@@ -56,6 +59,7 @@ class JobAccount:
     spot_vcpu_s: int = 0
     free_vcpu_s: int = 0
     on_demand_vcpu_s: int = 0
+    carried: int = 0
     _numbers: int = 0
 
     def find(self, number: int) -> Allocation | None:

@@ -1,6 +1,6 @@
 """The traffic of a job's machines as lines of its bill, from its grants and ends alone. Pure.
 
-At any instant each machine that is held sends and receives `gb_per_h`, with all others in equal shares
+At any instant each machine that is held sends and receives so many GB per hour, with all others in equal shares
 (`billing.traffic`). So each pair of zones has carried so much by the job's end: one line for each route that costs.
 """
 
@@ -27,10 +27,10 @@ def traffic_lines(
     """
     routes = Routes(carriage.home, carriage.prices)
     megabytes: dict[tuple[Location, Location], float] = defaultdict(float)
-    for seconds, held in _stretches(entries, types, routes, end_s):
+    for begin_s, until_s, held in _stretches(entries, types, routes, end_s):
         others = max(1.0, sum(held.values()) - 1.0)
-        for one, other in combinations(sorted(held), 2):
-            each = carriage.gb_per_h * MB_PER_GB * seconds / HOUR_S / others
+        each = _moved_gb(carriage, begin_s, until_s) * MB_PER_GB / others
+        for one, other in combinations(sorted(held), 2) if each else ():
             megabytes[one, other] += each * held[one] * held[other]
     lines = []
     for (one, other), moved in sorted(megabytes.items()):
@@ -42,10 +42,18 @@ def traffic_lines(
     return lines
 
 
+def _moved_gb(carriage: Carriage, begin_s: int, until_s: int) -> float:
+    """What one machine moves within [begin_s, until_s)."""
+    starts = [max(begin_s, at_s) for at_s, _ in carriage.rates]
+    ends = [*(min(until_s, at_s) for at_s, _ in carriage.rates[1:]), until_s]
+    spans = zip(starts, ends, carriage.rates, strict=True)
+    return sum(gb_per_h * max(0, end - start) for start, end, (_, gb_per_h) in spans) / HOUR_S
+
+
 def _stretches(
     entries: Sequence[Entry], types: Mapping[str, tuple[int, int]], routes: Routes, end_s: int
-) -> Iterator[tuple[int, dict[Location, float]]]:
-    """(seconds, machines by place) between each two changes of what is held."""
+) -> Iterator[tuple[int, int, dict[Location, float]]]:
+    """(from, to, machines by place) between each two changes of what is held."""
     held: dict[Location, float] = defaultdict(float)
     of: dict[int | None, tuple[Location, float]] = {}
     since_s = entries[0].at_s if entries else end_s
@@ -54,7 +62,7 @@ def _stretches(
         if not is_grant and entry.kind not in ENDINGS:
             continue
         if entry.at_s > since_s:
-            yield entry.at_s - since_s, dict(held)
+            yield since_s, entry.at_s, dict(held)
             since_s = entry.at_s
         if is_grant:
             if entry.market is None or entry.vcpus is None or entry.market.instance_type not in types:
@@ -66,4 +74,4 @@ def _stretches(
             place, machines = of.pop(entry.allocation)
             held[place] -= machines
     if end_s > since_s:
-        yield end_s - since_s, dict(held)
+        yield since_s, end_s, dict(held)

@@ -71,10 +71,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Carriage:
-    """What traffic costs a job. gb_per_h: of each machine; home: zone of on-demand machines; prices: micro-dollars
-    per GB by route (`billing.traffic`)."""
+    """What traffic costs a job. rates: (from when on, GB per hour of each machine), in order; home: zone of on-demand
+    machines; prices: micro-dollars per GB by route (`billing.traffic`)."""
 
-    gb_per_h: float
+    rates: tuple[tuple[int, float], ...]
     home: str
     prices: Mapping[str, int]
 
@@ -144,7 +144,8 @@ def _header_line(header: Header) -> dict[str, Any]:
         "evictions": header.evictions.value,
     }
     if header.traffic is not None:
-        line["traffic"] = asdict(header.traffic)
+        rates = [[show_instant(at_s), gb_per_h] for at_s, gb_per_h in header.traffic.rates]
+        line["traffic"] = asdict(header.traffic) | {"rates": rates}
     return line
 
 
@@ -243,7 +244,8 @@ def _parse_header(line: dict[str, Any]) -> Header:
 
 def _parse_carriage(found: dict[str, Any]) -> Carriage:
     prices = {str(route): int(price) for route, price in found["prices"].items()}
-    return Carriage(float(found["gb_per_h"]), str(found["home"]), prices)
+    rates = tuple((parse_instant(at), float(gb_per_h)) for at, gb_per_h in found["rates"])
+    return Carriage(rates, str(found["home"]), prices)
 
 
 def _parse_entry(line: dict[str, Any]) -> Entry:

@@ -20,13 +20,15 @@ class Measurements:
     """Figures that the running job measured; None: not measured yet, the config's figure holds.
 
     phi: scaling efficiency. lambda_s, sigma_s: seconds lost per eviction and per change. nu: vCPUs that an instance of
-    a type is worth. (The symbols of the thesis' equations 4.1 - 4.4.)
+    a type is worth. (The symbols of the thesis' equations 4.1 - 4.4.) traffic_gb_per_h: what a machine sends and
+    receives.
     """
 
     phi: float | None = None
     lambda_s: float | None = None
     sigma_s: float | None = None
     nu: dict[str, float] = field(default_factory=dict)
+    traffic_gb_per_h: float | None = None
 
 
 def measured_job(job: Workload, measured: Measurements) -> Workload:
@@ -37,7 +39,8 @@ def measured_job(job: Workload, measured: Measurements) -> Workload:
     if measured.sigma_s is not None:
         engine = replace(engine, sigma_s=round(measured.sigma_s))
     phi = job.phi if measured.phi is None else measured.phi
-    return replace(job, engine=engine, phi=phi)
+    gb_per_h = job.traffic_gb_per_h if measured.traffic_gb_per_h is None else measured.traffic_gb_per_h
+    return replace(job, engine=engine, phi=phi, traffic_gb_per_h=gb_per_h)
 
 
 def worth_of(measured: Measurements, setting: Setting) -> float:
@@ -87,6 +90,7 @@ def decide(
         view.job.phi,
         engine.lambda_s,
         engine.sigma_s,
+        round(view.job.traffic_gb_per_h, 3),
     )
     return Decided(
         now_s,

@@ -24,6 +24,7 @@ MIN_CLOCKS = 5
 MIN_EVENTS = 2
 ROUNDS = 30
 PRIOR = 0.05  # weight of a type's nominal vCPUs, in clocks; matters only for types without a sample
+SENT_S = 120.0  # of several machines, before their traffic counts as measured
 BEYOND = 1.05  # only sizes above the job's own by more than this factor measure phi
 
 
@@ -172,6 +173,25 @@ def _lost_s(clock: Clock, speeds: Speeds, vcpus: Mapping[str, int], job_vcpus: i
     return last.seconds - (max(0.0, left) / now if now else 0.0)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What `machines` sent to each other within `seconds`."""
+
+    seconds: float
+    machines: int
+    sent_bytes: int
+
+
+def estimate_traffic(sent: Sequence[Sent]) -> float | None:
+    """GB that a machine sends and receives per hour; None before SENT_S seconds of several machines were seen."""
+    several = [each for each in sent if each.machines > 1]
+    if sum(each.seconds for each in several) < SENT_S:
+        return None
+    machine_h = sum(each.seconds * each.machines for each in several) / 3600.0
+    moved_gb = 2.0 * sum(each.sent_bytes for each in several) / 1e9  # what one sends another receives
+    return float(f"{moved_gb / machine_h:.2g}")  # more digits would only be news every second
+
+
 @dataclass
 class Estimator:
     """Keeps the last clocks of a job and estimates from them. vcpus: nominal, by type; phi: the config's.
@@ -184,13 +204,18 @@ class Estimator:
     phi: float
     before: Measurements = field(default_factory=Measurements)
     _clocks: deque[Clock] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _sent: deque[Sent] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def observe(self, clock: Clock) -> None:
         assert clock.seconds > 0
         self._clocks.append(clock)
 
+    def sent(self, sent: Sent) -> None:
+        """Take what all machines sent in some seconds."""
+        self._sent.append(sent)
+
     def measured(self) -> Measurements:
-        """All four figures, each None or absent until it was measured."""
+        """All figures, each None or absent until it was measured."""
         clocks, before = list(self._clocks), self.before
         assumed = self.phi if before.phi is None else before.phi
         now = estimate_speeds(clocks, self.vcpus, self.job_vcpus, assumed)
@@ -198,9 +223,11 @@ class Estimator:
         what = (speeds, self.vcpus, self.job_vcpus, assumed if now.phi is None else now.phi)
         lambda_s = estimate_loss(clocks, Disturbance.EVICTION, *what)
         sigma_s = estimate_loss(clocks, Disturbance.CHANGE, *what)
+        traffic = estimate_traffic(list(self._sent))
         return Measurements(
             speeds.phi,
             before.lambda_s if lambda_s is None else lambda_s,
             before.sigma_s if sigma_s is None else sigma_s,
             speeds.nu,
+            before.traffic_gb_per_h if traffic is None else traffic,
         )

@@ -112,11 +112,12 @@ def _decided(record: Decided, told: _Told) -> Iterator[ExplainedLine]:
         yield ExplainedLine(record.at_s, 0, f"({told.kept} decisions that changed nothing)")
         told.kept = 0
     figures = record.figures
+    traffic = f"{figures.traffic_gb_per_h:g} GB/h, " if figures.traffic_gb_per_h else ""
     yield ExplainedLine(
         record.at_s,
         0,
         f"{record.reason}  [phi {figures.phi:.2f}, lambda {figures.lambda_s:.0f} s, "
-        f"sigma {figures.sigma_s:.0f} s, {usd(figures.spent):.2f} $ spent]",
+        f"sigma {figures.sigma_s:.0f} s, {traffic}{usd(figures.spent):.2f} $ spent]",
     )
     for step in record.steps:
         yield ExplainedLine(record.at_s, 1, f"{_step(step, told)}")

@@ -29,8 +29,8 @@ class Guards:
 
 
 def spent(account: JobAccount) -> int:
-    """The bill so far, as booked."""
-    return sum(entry.micro_usd or 0 for entry in account.entries)
+    """The bill so far, as booked, with the traffic so far."""
+    return sum(entry.micro_usd or 0 for entry in account.entries) + account.carried
 
 
 def exposure(account: JobAccount, now_s: int, until_s: int) -> int:

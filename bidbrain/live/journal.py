@@ -64,7 +64,7 @@ Step = Annotated[Buy | BuyOnDemand | Mark, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures behind a decision. spent in micro-dollars, work in vCPU seconds; phi .. sigma as it used them."""
+    """The figures behind a decision. spent in micro-dollars, work in vCPU seconds; phi .. traffic as it used them."""
 
     offers: int
     held_vcpus: int
@@ -73,6 +73,7 @@ class Figures:
     phi: float
     lambda_s: float
     sigma_s: float
+    traffic_gb_per_h: float = 0.0
 
 
 @dataclass(frozen=True)

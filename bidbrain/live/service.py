@@ -96,6 +96,7 @@ class Service:
         now_s = self._job.time.now_s()
         self._steps.retry_s = NEVER_S
         self._watch.begin()
+        self.state.carry(now_s)
         if self.state.closing is None and not self._check_end(now_s):
             self._advance(now_s)
         if self.state.closing is not None:

@@ -7,11 +7,12 @@ holds work in progress: the decision being carried out, unanswered orders, insta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bidbrain.accounts.account import RELIABLE_NUMBER, Allocation, JobAccount
+from bidbrain.accounts.carried import traffic_lines
 from bidbrain.accounts.evidence import LedgerRisk
-from bidbrain.accounts.ledger import Ledger
+from bidbrain.accounts.ledger import Carriage, Entry, Header, Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.live.cloud import Alert, EndedInstance, Instance, InstanceNotice, Order
@@ -75,6 +76,7 @@ class JobState:
         self.troubles: tuple[str, ...] = ()
         self.strays = 0
         self.orders = 0
+        self._traffic: list[tuple[int, float]] = []  # (from when on, GB per hour of a machine)
         for record in records:
             self.apply(record)
 
@@ -90,6 +92,7 @@ class JobState:
             case Decided():
                 self.decided, self.cursor, self.heard = record, 0, False
                 self.full.clear()
+                self._moves(record)
             case Ordered():
                 self._order(record)
             case Answered():
@@ -118,6 +121,7 @@ class JobState:
             case Closed(at_s, done_vcpu_s):
                 self.account.work(at_s, done_vcpu_s)
                 self.closed = record
+                self.carry(at_s)
 
     def _order(self, record: Ordered) -> None:
         assert self.opened is not None
@@ -294,8 +298,28 @@ class JobState:
         for own in self.instances.values():
             yield from own
 
-    def ledger(self) -> Ledger:
-        """The ledger so far, which `accounts.rebill` can check."""
+    def carry(self, now_s: int) -> None:
+        """Account for the traffic up to now: no record changes with it, and budgets must know it."""
+        self.account.carried = sum(line.micro_usd or 0 for line in self._traffic_lines(self._top(), now_s))
+
+    def _moves(self, record: Decided) -> None:
+        """From a decision on, machines are taken to move what it was made with."""
+        gb_per_h = record.figures.traffic_gb_per_h
+        if gb_per_h != (self._traffic[-1][1] if self._traffic else 0.0):
+            self._traffic.append((record.at_s, gb_per_h))
+
+    def _top(self) -> Header:
         assert self.opened is not None
         top = header(self._setting, self.opened.scheme, self.opened.start_s, self.opened.job)
-        return Ledger(top, tuple(self.account.entries))
+        routes = self._setting.routes
+        if routes is None or not self._traffic:
+            return replace(top, traffic=None)
+        return replace(top, traffic=Carriage(tuple(self._traffic), routes.home, routes.prices))
+
+    def _traffic_lines(self, top: Header, end_s: int) -> list[Entry]:
+        return traffic_lines(self.account.entries, top.types, top.traffic, end_s) if top.traffic else []
+
+    def ledger(self) -> Ledger:
+        """The ledger so far, which `accounts.rebill` can check."""
+        top, entries = self._top(), self.account.entries
+        return Ledger(top, (*entries, *self._traffic_lines(top, self.last_s)))

@@ -151,8 +151,9 @@ class ExpectedCost:
             # A new machine pays its boot, and its share of the stop that its joining causes, over its expected life.
             overhead = (engine.boot_s + engine.sigma_s) / HOUR_S / life_h
             price = offer.price * (1.0 + overhead)
-            most = math.floor(self._rooms.new(offer.market, cap) / offer.vcpus)
-            if price < self._on_demand * offer.vcpus and most > 0:
+            room = self._rooms.new(offer.market, cap) if view.job.traffic_gb_per_h else cap
+            most = math.floor(room / offer.vcpus)
+            if price < self._on_demand * offer.vcpus:
                 rows.append((pool, most, price, offer.nu, offer.vcpus, loss))
                 which.append((offer, False))
         table = np.array(rows, np.float64).reshape(-1, 6)
@@ -353,8 +354,8 @@ class ExpectedCost:
                 offer = best[1]
                 rate = 100 * plan.hazards.new[offer.market].per_node_h
                 words.append(f"{offer.market} first: {offer.price / 1e6:.4f} $/h, {rate:.1f}% lost per hour")
-        if traffic := plan.footprint.traffic:
-            words.append(f"traffic {traffic / 1e6:.4f} $/h")
+        if said := _traffic(plan):
+            words.append(said)
         if math.isfinite(value):
             words.append(f"E {value / 1e6:.4f} $ per vCPU h")
         if plan.lateness.slack_s is not None:
@@ -378,6 +379,16 @@ class _Plan:
         useful = choices.nu[choice] * (1.0 - choices.loss[choice] * (terms.boot_h + terms.lambda_h))
         price = float(choices.price[choice]) + self.footprint.traffic_of_one_more(choice)
         return price / useful if useful > 0 else math.inf
+
+
+def _traffic(plan: _Plan) -> str:
+    """What traffic costs from now on, and where that is less than of what is held, what that costs now."""
+    choices, then = plan.footprint.choices, plan.footprint.traffic
+    is_held = np.array([held for _, held in plan.markets], np.float64)
+    now = Footprint(plan.footprint.terms, choices, is_held * choices.most).traffic
+    if then < now:
+        return f"traffic {then / 1e6:.4f} $/h instead of {now / 1e6:.4f}"
+    return f"traffic {then / 1e6:.4f} $/h" if then else ""
 
 
 def _by_market(holdings: Sequence[Holding]) -> dict[Market, list[Holding]]:

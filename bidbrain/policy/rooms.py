@@ -16,7 +16,10 @@ FULL_S = 3600  # until a pool that gave less than was asked is asked again
 
 @dataclass
 class Rooms:
-    """What one policy asked of its pools, in vCPUs, and what they gave."""
+    """What one policy asked of its pools, in vCPUs, and what they gave.
+
+    A full pool is not counted on; it may still be asked for what no other pool gives.
+    """
 
     _held: dict[Market, int] = field(default_factory=dict)  # at the last decision
     _asked: dict[Market, int] = field(default_factory=dict)

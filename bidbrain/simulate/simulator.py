@@ -297,13 +297,15 @@ def header(setting: Setting, scheme: str, start_s: int, name: str) -> Header:
         {r.instance_type: r.on_demand},
         setting.job.cap_vcpus,
         EvictionCause.CAPACITY if setting.pools else EvictionCause.PRICE,
-        _carriage(setting),
+        _carriage(setting, start_s),
     )
 
 
-def _carriage(setting: Setting) -> Carriage | None:
+def _carriage(setting: Setting, start_s: int) -> Carriage | None:
     routes, gb_per_h = setting.routes, setting.job.traffic_gb_per_h
-    return Carriage(gb_per_h, routes.home, routes.prices) if routes is not None and gb_per_h else None
+    if routes is None or not gb_per_h:
+        return None
+    return Carriage(((start_s, gb_per_h),), routes.home, routes.prices)
 
 
 def with_traffic(outcome: Outcome, ledger: Ledger) -> tuple[Outcome, Ledger]:

@@ -48,6 +48,8 @@ def bill_lines(market: Mapping[str, Any]) -> list[str]:
     usd = market["usd"]
     took = f"{market['market_hours']:.2f} h of the market, {market['evictions']} evictions"
     lines = [f"bill ${usd:.2f} ({market['policy']}, {took})"]
+    if (traffic := market.get("traffic_usd", 0.0)) > 0:
+        lines.append(f"  of it ${traffic:.2f} for traffic between zones, as the run measured it")
     return lines + (_compared(market) if market["finished"] else []) + _by_thesis(market) + _rebilled(market)
 
 

@@ -16,6 +16,7 @@ from agileml.config.market import KINDS
 from agileml.config.optimizer import AdamConfig, MomentumConfig
 from agileml.config.plan import JoinConfig, MachineCounts, NoticeConfig, machines_over_time
 from agileml.config.section import Section
+from bidbrain.history.prices import Market
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 BASE: dict[str, Any] = {"application": "mf", "clocks": 20}
@@ -454,6 +455,25 @@ def test_a_resolved_market_loads_back_equal(market: dict[str, Any]) -> None:
     config = from_values({**BASE, "market": {**market, "job_vcpus": 4, "job_hours": 1.0}, **more})
     values, _ = parse_yaml(dump(config), "text")
     assert from_values(values) == config
+
+
+def on_ec2(**more: Any) -> JobConfig:
+    zones, types = ["us-east-1b", "us-east-1a"], ["c5.xlarge"]
+    market = {"kind": "ec2", "region": "us-east-1", "zones": zones, "types": types, "budget_usd": 1.0}
+    job = {"job_vcpus": 4, "job_hours": 1.0}
+    return from_values(
+        {**BASE, "market": {**market, **job, **more}, "address": "auto", "checkpoint": {"path": "ck"}}
+    )
+
+
+def test_traffic_between_zones_of_ec2_has_a_price() -> None:
+    for more, price in (({}, 20_000), ({"traffic_usd_per_gb": {"zone>zone": 0.5}}, 500_000)):
+        routes = on_ec2(**more).market.routes
+        home, other = (routes.place(Market("c5.xlarge", zone)) for zone in ("on-demand", "us-east-1a"))
+        assert (home.zone, routes.price(home, other)) == ("us-east-1b", price)
+    assert on_ec2(zones=["us-east-1a", "us-east-1-wl1-bos-wlz-1"]).market.routes is None
+    with pytest.raises(ConfigError, match=r"market.traffic_usd_per_gb: found the route 'zones', expected"):
+        on_ec2(traffic_usd_per_gb={"zones": 0.5})
 
 
 def test_optimizers_keep_their_kind() -> None:

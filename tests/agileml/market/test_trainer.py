@@ -352,3 +352,14 @@ def test_nodes_of_a_cluster_are_found_by_the_label_with_their_instance_id() -> N
         "i-0b": ("2", Tier.RELIABLE),  # as it was bought
     }
     assert nodes.missing({"1", "3"}) == {"3"}
+
+
+def test_bytes_that_the_machines_sent_are_measured_while_several_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = [0.0]
+    monkeypatch.setattr("agileml.market.trainer.time.monotonic", lambda: steady[0])
+    trainer = trainer_of(There(), speed=1.0)
+    trainer._run._members = frozenset({"a", "b"})
+    for total in (0, 10**9, 2 * 10**9, 0):  # the last one: another controller, which counts anew
+        trainer.sent(total)
+        steady[0] += 100.0
+    assert trainer.report(0).measured.traffic_gb_per_h == pytest.approx(36.0)

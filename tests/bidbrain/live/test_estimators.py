@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bidbrain.live.decide import Measurements, measured_job
-from bidbrain.live.estimators import Clock, Disturbance, Estimator, Stretch
+from bidbrain.live.estimators import Clock, Disturbance, Estimator, Sent, Stretch
 from bidbrain.policy.footprint import scaling_efficiency
 from bidbrain.setting import Workload
 
@@ -125,3 +125,15 @@ def test_a_type_that_was_not_seen_is_taken_to_be_like_the_others() -> None:
     setting = make_setting(history_of(rows, 3600))
     assert worth_of(Measurements(), setting) == 1.0
     assert worth_of(Measurements(nu={"c4.xlarge": 3.0, "c4.xlarge on demand": 1.0}), setting) == 0.75
+
+
+def test_traffic_is_what_a_machine_sends_and_receives_in_an_hour() -> None:
+    estimator = Estimator({"c4.xlarge": 4}, 8, 1.0)
+    estimator.sent(Sent(600.0, 1, 0))  # one machine alone has nobody to send to
+    estimator.sent(Sent(60.0, 4, 1_000_000_000))
+    assert estimator.measured().traffic_gb_per_h is None
+    estimator.sent(Sent(60.0, 2, 500_000_000))
+    before = Estimator({"c4.xlarge": 4}, 8, 1.0, Measurements(traffic_gb_per_h=7.0))
+    assert before.measured().traffic_gb_per_h == 7.0
+    # 1.5 GB were sent, and received, in 360 machine seconds.
+    assert estimator.measured().traffic_gb_per_h == pytest.approx(30.0)

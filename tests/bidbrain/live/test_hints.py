@@ -98,6 +98,7 @@ def test_a_policy_that_does_not_ask_for_warnings_is_not_woken() -> None:
         (Measurements(lambda_s=900.0), False),
         (Measurements(sigma_s=77.0), False),
         (Measurements(nu={"node": 0.5}), False),
+        (Measurements(traffic_gb_per_h=9.0), False),
     ],
 )
 def test_what_the_running_job_measured_is_what_the_policy_sees(measured: Measurements, same: bool) -> None:

@@ -161,3 +161,19 @@ def test_a_pool_whose_traffic_makes_it_dearer_than_on_demand_is_not_bought() -> 
     asked = [a for a in decide({AWAY: 150_000}, 40.0).actions if isinstance(a, Request)]
     assert not asked
     assert [a for a in decide({AWAY: 150_000}, 10.0).actions if isinstance(a, Request)]
+
+
+def test_a_pool_that_just_lost_a_machine_is_asked_again() -> None:
+    """It gave less than was asked, so it is not counted on; where no other pool has room it is asked all the same."""
+    job = replace(JOB, traffic_gb_per_h=2.0)
+    offers = (Offer(HOME, 50_000, 50_000, 200_000, 4, 4.0),)
+    listings = (Listing(HOME, 200_000, 4),)
+    paid = Reliable("c5.xlarge", 4, 200_000, 4)
+    what = (job, listings, History({}, 0), Interval(0, 1), paid, 200_000)
+    policy = ExpectedCost(Setting(*what, rules="per_second", routes=Routes("us-east-1a")), 0)
+    for held, missing in ((0, 32), (7, 4)):
+        own = [Holding(number, HOME, 4, 200_000, Phase.HELD, 0, 0, 50_000) for number in range(held)]
+        view = MarketView(offers, own, job, job.work_vcpu_s, book_of({HOME: 0.01}))
+        decision = policy.decide(7200 + 300 * held, view)
+        asked = [action for action in decision.actions if isinstance(action, Request)]
+        assert sum(action.vcpus * action.count for action in asked[:1]) == missing

@@ -54,7 +54,8 @@ def entries_of(stays) -> list[Entry]:
 @given(STAYS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_the_lines_are_what_each_pair_of_machines_moves_second_by_second(stays) -> None:
-    carriage = Carriage(3600.0, "us-east-1b", packaged_prices())  # a GB per second and machine
+    # A GB per second and machine, and from second 100 on two.
+    carriage = Carriage(((0, 3600.0), (100, 7200.0)), "us-east-1b", packaged_prices())
     routes = Routes(carriage.home)
     expected: dict[str, float] = {}
     for second in range(400):
@@ -68,7 +69,7 @@ def test_the_lines_are_what_each_pair_of_machines_moves_second_by_second(stays) 
             for other in machines[:i]:
                 if one != other:
                     key = ">".join(sorted((one, other)))
-                    expected[key] = expected.get(key, 0.0) + 1.0 / (len(machines) - 1)
+                    expected[key] = expected.get(key, 0.0) + (1 + (second >= 100)) / (len(machines) - 1)
     lines = traffic_lines(entries_of(stays), TYPES, carriage, 400)
     assert {line.route: line.megabytes for line in lines} == pytest.approx(
         {route: moved * 1000 for route, moved in expected.items()}, abs=1
