@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from bidbrain.policy.base import (
     next_tick_s,
 )
 from bidbrain.policy.footprint import scaling_efficiency
-from bidbrain.policy.pool_model import Choices, Footprint, Roads, Terms
+from bidbrain.policy.pool_model import Choices, Floats, Footprint, Roads, Terms
 from bidbrain.policy.pool_search import least_footprint, without_dear
 from bidbrain.policy.rooms import Rooms
 from bidbrain.risk.book import Hazard, RiskBook
@@ -158,20 +159,13 @@ class ExpectedCost:
                 which.append((offer, False))
         table = np.array(rows, np.float64).reshape(-1, 6)
         mosts, prices, nu, vcpus, losses = (table[:, i].copy() for i in range(1, 6))
-        roads = self._roads(view.job, [offer.market for offer, _ in which])
+        roads, routes = None, self._setting.routes
+        if routes is not None and view.job.traffic_gb_per_h and which:
+            reliable = self._setting.reliable
+            markets = [offer.market for offer, _ in which]
+            held_anyway = {reliable.market: reliable.vcpus / reliable.vcpus_per_machine}
+            roads = Roads.between(routes, view.job.traffic_gb_per_h, markets, held_anyway)
         return Choices(table[:, 0].astype(np.int64), mosts, prices, nu, vcpus, losses, roads), which
-
-    def _roads(self, job: Workload, markets: list[Market]) -> Roads | None:
-        """Where the choices are, and what a machine's traffic costs from place to place; None: nothing."""
-        routes, reliable = self._setting.routes, self._setting.reliable
-        if routes is None or not job.traffic_gb_per_h or not markets:
-            return None
-        own = [routes.place(market) for market in markets]
-        places = sorted({routes.place(reliable.market), *own})
-        fixed = np.zeros(len(places))
-        fixed[places.index(routes.place(reliable.market))] = reliable.vcpus / reliable.vcpus_per_machine
-        index = np.array([places.index(place) for place in own], np.int64)
-        return Roads(index, job.traffic_gb_per_h * routes.matrix(places), fixed)
 
     def _worth(self, job: Workload, lateness: Lateness, time_left_h: float) -> float:
         """The cost of work that is put off, beyond the job's own size; 0 without a deadline: it can wait.
@@ -373,11 +367,16 @@ class _Plan:
     lateness: Lateness
     hazards: Odds
 
+    @cached_property
+    def traffic_of_one_more(self) -> Floats:
+        """By choice, per hour."""
+        return self.footprint.traffic_of_one_more()
+
     def cost(self, choice: int) -> float:
         """Cost per useful work of one more machine: p / (nu (1 - loss x boot)), with its traffic in p."""
         choices, terms = self.footprint.choices, self.footprint.terms
         useful = choices.nu[choice] * (1.0 - choices.loss[choice] * (terms.boot_h + terms.lambda_h))
-        price = float(choices.price[choice]) + self.footprint.traffic_of_one_more(choice)
+        price = float(choices.price[choice] + self.traffic_of_one_more[choice])
         return price / useful if useful > 0 else math.inf
 
 

@@ -21,12 +21,16 @@ that could be added. `pool_search` fills a footprint.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 from numba.extending import register_jitable
+
+from bidbrain.billing.traffic import Routes
+from bidbrain.history.prices import Market
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -44,6 +48,20 @@ class Roads:
     place: Ints
     rates: Floats
     fixed: Floats
+
+    @staticmethod
+    def between(
+        routes: Routes, gb_per_h: float, markets: Sequence[Market], held_anyway: Mapping[Market, float]
+    ) -> Roads:
+        """Of choices in these markets, each machine moving gb_per_h. Raises UnknownRouteError."""
+        own = [routes.place(market) for market in markets]
+        places = sorted({*own, *(routes.place(market) for market in held_anyway)})
+        number = {place: i for i, place in enumerate(places)}
+        fixed = np.zeros(len(places))
+        for market, machines in held_anyway.items():
+            fixed[number[routes.place(market)]] += machines
+        index = np.array([number[place] for place in own], np.int64)
+        return Roads(index, gb_per_h * routes.matrix(places), fixed)
 
 
 @dataclass(frozen=True)
@@ -260,10 +278,12 @@ class Footprint:
         """The cost of its traffic per hour."""
         return float(carried_with(self.at, self.choices.arrays[7], 0, 0.0))
 
-    def traffic_of_one_more(self, choice: int) -> float:
-        """What the traffic costs more per hour with one more machine of a choice."""
-        place = int(self.choices.arrays[6][choice])
-        return float(carried_with(self.at, self.choices.arrays[7], place, 1.0)) - self.traffic
+    def traffic_of_one_more(self) -> Floats:
+        """What the traffic costs more per hour with one more machine, for each choice."""
+        place, rates = self.choices.arrays[6:]
+        toward = rates @ self.at
+        then: Floats = (float(self.at @ toward) / 2.0 + toward[place]) / max(1.0, float(self.at.sum()))
+        return then - self.traffic
 
     @property
     def value(self) -> float:

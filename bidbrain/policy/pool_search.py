@@ -62,15 +62,17 @@ def least_footprint(
     fill(best, *goal)
     if choices.roads is None or not choices.roads.rates.any():
         return best
-    own = np.array(regions)
+    own, size = np.array(regions), min(goal[0], best.vcpus) - 1e-9
+    alone = []
     for region in sorted(set(regions)):
         there = Footprint(terms, replace(choices, most=np.where(own == region, choices.most, 0.0)))
         fill(there, *goal)
-        found = Footprint(terms, choices, there.counts)
-        fill(found, *goal)
-        if found.vcpus >= min(goal[0], best.vcpus) - 1e-9 and found.value < best.value:
-            best = found
-    return best
+        alone.append(there)
+    # The fullest, of those the one of least E, may take more from the other regions.
+    there = min(alone, key=lambda each: (-min(each.vcpus, size), each.value))
+    found = Footprint(terms, choices, there.counts)
+    fill(found, *goal)
+    return found if found.vcpus >= size and found.value < best.value else best
 
 
 def without_dear(footprint: Footprint, dear: Sequence[float]) -> Footprint:

@@ -68,7 +68,7 @@ def test_traffic_is_paid_by_pairs_of_machines(pools, between, counts, reliable) 
         one = counts.copy()
         one[i] += 1
         extra = Footprint(terms, choices, one).traffic - footprint.traffic
-        assert footprint.traffic_of_one_more(i) == pytest.approx(extra, abs=1e-12)
+        assert footprint.traffic_of_one_more()[i] == pytest.approx(extra, abs=1e-12)
 
 
 @given(FLEETS, RATES, st.floats(0.2, 1.0), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2))
