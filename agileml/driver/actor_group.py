@@ -33,7 +33,7 @@ from agileml.process.actors import start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 
-RESTART_S = 60.0  # to wait for the controller's actor to come back, as long as Ray waits for its head
+RESTART_S = 120.0  # to wait for another controller: a starved host takes a minute to start a process
 STARTS = 3  # tries to start a process that dies each time
 ENDED_KEPT = 1000  # processes that are gone: new controllers are told of them, and late events name them
 
