@@ -4,6 +4,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do $$p -c "" 2>/dev/nu
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# Every process of a run imports torch and Ray, and compiling what they need anew takes each of them three seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: venv style check test test-ray test-all bench figures docs mutants demo clean
 
 venv: $(STAMP)

@@ -66,6 +66,7 @@ NOT_RUN = {
     "ray-cluster 4": "needs a cluster that stays; tests/cluster does the same on local nodes",
     "ray-cluster 5": "needs a cluster that stays; tests/cluster does the same on local nodes",
     "ray-cluster 6": "ends machines, in an account",
+    "ray-cluster 7": "needs Redis and a cluster that stays; tests/cluster/test_head_with_redis.py does the same",
 }
 
 
