@@ -62,6 +62,13 @@ class Place:
     tags: Mapping[str, str]
 
 
+class NoticeQueue(NoticeSource, Protocol):
+    """A source of notices that says what is wrong with itself."""
+
+    @property
+    def troubles(self) -> tuple[str, ...]: ...
+
+
 class Offerings(Protocol):
     """The offers that may be bought: a `setting.Setting`, or a `limits.Catalog`."""
 
@@ -89,7 +96,7 @@ class Ec2:
         place: Place,
         setting: Offerings,
         now_s: Callable[[], int],
-        queue: NoticeSource | None = None,
+        queue: NoticeQueue | None = None,
         archive: Path | None = None,
     ) -> None:
         self._ec2 = ec2
@@ -120,10 +127,10 @@ class Ec2:
         full = frozenset(market for market, until_s in self._full_until_s.items() if until_s > now_s)
         prices = " ".join(f"{offer.market} {offer.price}" for offer in offers)
         pulse = f"{now_s // PULSE_S}-{zlib.crc32(prices.encode()):08x}"
-        troubles: tuple[str, ...] = ()
+        troubles = () if self._queue is None else self._queue.troubles
         if gone:
             said = f"AWS has no spot price of {', '.join(gone)}: nothing is bought there, what is held there is kept"
-            troubles = (said,)
+            troubles = (said, *troubles)
         return Quotes(tuple(offers), pulse, full, troubles)
 
     def price(self, market: Market, at_s: int) -> int:

@@ -49,7 +49,18 @@ class SqsNotices:
         self._sqs = sqs
         self._url = queue_url
         self._given: list[dict[str, str]] = []
-        self.unreadable = 0
+        self._unreadable, self._why = 0, ""
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """A sentence about the messages so far that no notice could be read from; they are deleted all the same."""
+        if not self._unreadable:
+            return ()
+        count = f"{self._unreadable} message{'s' * (self._unreadable > 1)}"
+        return (
+            f"the queue of notices: {count} could not be read, the last one because it is {self._why}; "
+            "a warning may have been among them, and comes from the machine itself, too",
+        )
 
     def notices(self) -> tuple[InstanceNotice, ...]:
         """The notices that arrived since the last call. Raises CloudError."""
@@ -67,8 +78,8 @@ class SqsNotices:
                     )
                     try:
                         notice = parse_event(message["Body"])
-                    except ValueError:
-                        self.unreadable += 1
+                    except ValueError as error:
+                        self._unreadable, self._why = self._unreadable + 1, str(error)
                         continue
                     if notice is not None:
                         found.append(notice)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from bidbrain.aws.clients import Clients
-from bidbrain.aws.ec2 import Ec2, Place
+from bidbrain.aws.ec2 import Ec2, NoticeQueue, Place
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
-from bidbrain.live.cloud import NoticeSource, Order
+from bidbrain.live.cloud import Order
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan, Log
 from bidbrain.live.journal import Closing
@@ -54,7 +54,7 @@ class AwsGround:
         self,
         layer: Ec2Layer,
         job: str,
-        queue: NoticeSource | None = None,
+        queue: NoticeQueue | None = None,
         place: Place | None = None,
         **size: float,
     ) -> None:

@@ -56,6 +56,8 @@ def proteus(
 class MergedNotices:
     """Several sources of notices as one."""
 
+    troubles = ()
+
     def __init__(self, *sources: NoticeSource) -> None:
         self._sources = sources
 

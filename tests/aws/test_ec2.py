@@ -164,6 +164,12 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
     evicted = {e.allocation for e in ledger.entries if e.kind is EntryKind.EVICTION}
     assert not [e for e in ledger.entries if e.allocation in evicted and e.micro_usd]
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    (said,) = (sentence for r in log.records if isinstance(r, Troubled) for sentence in r.sentences)
+    assert said == (
+        "the queue of notices: 1 message could not be read, the last one because it is no EventBridge event "
+        "(JSONDecodeError: Expecting value: line 1 column 1 (char 0)); a warning may have been among them, and comes "
+        "from the machine itself, too"
+    )
 
 
 def test_the_budget_ends_it(ec2: Ec2Layer) -> None:
