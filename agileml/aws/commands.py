@@ -22,10 +22,19 @@ from bidbrain.aws.stack.checks import Check, Cost, Facts, Scale, Verdict, checks
 from bidbrain.aws.stack.down import Remover
 from bidbrain.aws.stack.facts import check_region, read_facts
 from bidbrain.aws.stack.find import find
-from bidbrain.aws.stack.names import names_of
+from bidbrain.aws.stack.names import Names, names_of
 from bidbrain.aws.stack.parts import Step, planned
 from bidbrain.aws.stack.status import ListedPart, Running, parts, running
-from bidbrain.aws.stack.template import Surroundings, Wanted, operator_policy, role_policy, wanted
+from bidbrain.aws.stack.template import (
+    RegionImage,
+    Surroundings,
+    Wanted,
+    operator_policy,
+    region_policy,
+    regions_policy,
+    role_policy,
+    wanted,
+)
 from bidbrain.aws.stack.up import Builder, Head, Package
 from bidbrain.money import micro_usd
 
@@ -83,9 +92,22 @@ def limits_of(site: Site, scale: Scale) -> Limits:
     return Limits(site=site, machines=scale.most, job_micro_usd=scale.budget, stack_micro_usd=stack)
 
 
+def policies_elsewhere(site: Site, names: Names, vpc: str, images: Mapping[str, str]) -> dict[str, Any]:
+    """The policies for the other regions of a stack, by who has them. vpc: of the head; images: by region."""
+    if not site.regions:
+        return {}
+    you = "the person who runs proteus aws, in the other regions"
+    found = {you: regions_policy(names, tuple(site.regions), vpc)}
+    for region, image in images.items():
+        found[f"role {names.head} in {region}"] = region_policy(names, region, site.bought_types, image)
+    return found
+
+
 def connect(site: Site) -> Aws:
     """Clients for the site's region. Raises CloudError for a region that does not exist."""
     check_region(site.region)
+    for region in site.regions:
+        check_region(region, "market.regions")
     return Aws(site.region)
 
 
@@ -111,6 +133,8 @@ class Stack:
             f"role {names.head}": role_policy(names, "HeadRole", self.site.bought_types, facts.image),
             f"role {names.node}": role_policy(names, "NodeRole", self.site.bought_types, facts.image),
         }
+        images = {region: there.image for region, there in facts.elsewhere.items()}
+        policies |= policies_elsewhere(self.site, names, facts.vpc, images)
         return StackPlan(facts, told, steps, costs(self.site, self.scale, facts), policies)
 
     def _places(self, facts: Facts) -> Iterator[Check]:
@@ -131,7 +155,8 @@ class Stack:
 
     def _wanted(self, facts: Facts, wheel: Wheel) -> Wanted:
         there = Surroundings(
-            facts.account, facts.image, facts.root_device, facts.vpc, facts.subnets, wheel.digest
+            *(facts.account, facts.image, facts.root_device, facts.vpc, facts.subnets, wheel.digest),
+            {name: RegionImage(each.image, each.root_device) for name, each in facts.elsewhere.items()},
         )
         return wanted(limits_of(self.site, self.scale), there)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agileml.aws.commands import site_of
+from agileml.aws.commands import policies_elsewhere, site_of
 from agileml.config.job import JobConfig
 from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
@@ -17,7 +17,7 @@ from agileml.market.setup import set_up
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Cost, Facts, TypeFact, Unread, costs
 from bidbrain.aws.stack.names import names_of
-from bidbrain.aws.stack.template import STACK, operator_policy, role_policy, text
+from bidbrain.aws.stack.template import REGION, STACK, operator_policy, role_policy, text
 from bidbrain.config import ConfigError as BidBrainConfigError
 from bidbrain.history.readers import HistoryError, read_history
 from bidbrain.machines import UnknownTypeError, find_type
@@ -29,6 +29,7 @@ from bidbrain.simulate.simulator import PolicyError
 
 ACCOUNT = "ACCOUNT"  # where the account's number will be
 IMAGE = "IMAGE"
+VPC = "VPC"
 LATEST_S = 1 << 40
 PRODUCT = "Linux/UNIX"
 
@@ -72,7 +73,9 @@ def offline_plan(config: JobConfig) -> OfflinePlan:
         f"role {names.head}": role_policy(names, "HeadRole", site.bought_types, IMAGE),
         f"role {names.node}": role_policy(names, "NodeRole", site.bought_types, IMAGE),
     }
-    return OfflinePlan(tuple(lines), policies, text(STACK))
+    policies |= policies_elsewhere(site, names, VPC, dict.fromkeys(site.regions, IMAGE))
+    template = "\n".join([text(STACK), *([text(REGION)] if site.regions else [])])
+    return OfflinePlan(tuple(lines), policies, template)
 
 
 def _type_fact(site: Site, name: str) -> TypeFact:
@@ -96,7 +99,7 @@ def job_forecast(config: JobConfig, files: Sequence[Path]) -> Forecast:
     setting = set_up(config, "plan", "plan", int(time.time())).setting
     try:
         history = read_history(files)
-        wanted = choose_markets(history, market.types, market.zones, PRODUCT)
+        wanted = choose_markets(history, market.types, market.all_zones, PRODUCT)
         return forecast(setting, find_scheme(market.policy), history.select(wanted))
     except (HistoryError, BidBrainConfigError) as error:
         raise ConfigError(f"--history: {error}") from None

@@ -40,11 +40,14 @@ def template(
     operator: Annotated[
         bool, typer.Option("--operator", help="The policy for the person who runs `proteus aws`.")
     ] = False,
+    region: Annotated[bool, typer.Option("--region", help="The template of each of market.regions.")] = False,
 ) -> None:
     """Print the CloudFormation template of a stack."""
-    from bidbrain.aws.stack.template import OPERATOR, STACK, text
+    from bidbrain.aws.stack.template import OPERATOR, REGION, STACK, text
 
-    print(text(OPERATOR if operator else STACK), end="")
+    if operator and region:
+        raise typer.BadParameter("found --operator and --region, expected one of them")
+    print(text(OPERATOR if operator else REGION if region else STACK), end="")
 
 
 @aws.command()

@@ -147,7 +147,7 @@ class CloudMarketConfig(MarketConfig):
 
 
 class Ec2MarketConfig(CloudMarketConfig, Site):
-    """EC2 in one region, in the stack that `proteus aws up` made."""
+    """EC2, in the stack that `proteus aws up` made."""
 
     kind: Literal["ec2"] = "ec2"
     rules: Literal["per_second", "per_second_paid"] = "per_second"
@@ -159,7 +159,7 @@ class Ec2MarketConfig(CloudMarketConfig, Site):
     @property
     def offered(self) -> Offered:
         """Every type in every zone."""
-        markets = tuple((kind, zone) for kind in self.types for zone in self.zones)
+        markets = tuple((kind, zone) for kind in self.types for zone in self.all_zones)
         return Offered(markets, self.of_reliable, self.on_demand, self.vcpus)
 
     @property
@@ -168,19 +168,22 @@ class Ec2MarketConfig(CloudMarketConfig, Site):
         from bidbrain.billing.traffic import Routes, prices_with
         from bidbrain.history.locations import location_of
 
-        places = [location_of(zone) for zone in self.zones]
-        if [place and place.zone for place in places] != list(self.zones):
+        places = [location_of(zone) for zone in self.all_zones]
+        if [place and place.zone for place in places] != list(self.all_zones):
             return None  # a kind of zone whose traffic has other prices
         return Routes(self.zones[0], prices_with(self.traffic_usd_per_gb))
 
     @model_validator(mode="after")
     def _routes_that_there_are(self) -> Self:
-        if not self.traffic_usd_per_gb:
+        if not self.traffic_usd_per_gb and not self.regions:
             return self  # reading a config stays cheap
         from bidbrain.billing.traffic import UnknownRouteError, prices_with
+        from bidbrain.history.locations import location_of
 
         try:
             prices_with(self.traffic_usd_per_gb)
+            if self.regions and (routes := self.routes) is not None:
+                routes.matrix([place for zone in self.all_zones if (place := location_of(zone))])
         except UnknownRouteError as error:
             raise ConfigError(str(error), key=("traffic_usd_per_gb",)) from None
         return self

@@ -49,11 +49,11 @@ class Ec2Kind:
 
     def cloud(self, setup: MarketSetup) -> Cloud:
         """See `CloudKind.cloud`. On a laptop with its user's own rights: a first decision only reads."""
-        from bidbrain.aws.ec2 import Ec2
-        from bidbrain.aws.stack.attach import attach
+        from bidbrain.aws.clients import Aws
+        from bidbrain.aws.regions import market_of
 
-        attached = attach(self._market, setup.plan.name)
-        return Ec2(attached.ec2, attached.place, setup.plan.setting, lambda: setup.start_s)
+        aws = Aws(self._market.region)
+        return market_of(self._market, setup.plan.name, setup.plan.setting, lambda: setup.start_s, aws)[1]
 
     def keep(self, folder: Path) -> tuple[bool, str]:
         """See `CloudKind.keep`."""

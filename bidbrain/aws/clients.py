@@ -11,9 +11,13 @@ NO_RETRY = 1  # attempts at what one often may not ask, or a stand-in does not k
 
 
 class Clients(Protocol):
-    """boto3 clients by the name of their service."""
+    """boto3 clients of one region by the name of their service."""
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any: ...
+
+    def at(self, region: str) -> Clients:
+        """Those of another region."""
+        ...
 
 
 class Aws:
@@ -22,6 +26,7 @@ class Aws:
     def __init__(self, region: str, endpoint: str | None = None) -> None:
         self._region, self._endpoint = region, endpoint
         self._made: dict[tuple[str, int], Any] = {}
+        self._elsewhere: dict[str, Aws] = {}
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
         key = (service, attempts)
@@ -30,6 +35,12 @@ class Aws:
             region = "us-east-1" if service == "pricing" else self._region
             self._made[key] = client(service, region, self._endpoint, attempts)
         return self._made[key]
+
+    def at(self, region: str) -> Aws:
+        """Clients of another region, made once."""
+        if region not in self._elsewhere:
+            self._elsewhere[region] = Aws(region, self._endpoint)
+        return self._elsewhere[region]
 
 
 def code_of(error: Exception) -> str:

@@ -89,6 +89,7 @@ class Ec2:
     """The market of one job in one region. `now_s`: Unix time."""
 
     together = False
+    silent: tuple[str, ...] = ()  # a single region that does not answer is an error
 
     def __init__(
         self,
@@ -138,6 +139,10 @@ class Ec2:
             return self._setting.reliable.on_demand
         self._prices.refresh(self._now_s())
         return self._prices.price(market, at_s)
+
+    def last_price(self, market: Market, at_s: int) -> int | None:
+        """Of a spot market as far as it is known without asking; None: nothing is."""
+        return None if self._prices.steps(market) is None else self._prices.price(market, at_s)
 
     # -- buying -----------------------------------------------------------------------------------------------------
 
@@ -262,6 +267,10 @@ class Ec2:
             if instance["State"]["Name"] in ("shutting-down", "terminated"):
                 fates.append(_fate(instance, now_s))
         return tuple(fates)
+
+    def listed(self, instance_ids: tuple[str, ...]) -> frozenset[str]:
+        """Those that this region knows, ended or not."""
+        return frozenset(each["InstanceId"] for each in self._describe(_by_id(instance_ids)))
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
         for start in range(0, len(instance_ids), BATCH):

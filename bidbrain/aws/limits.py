@@ -59,8 +59,9 @@ class Limits(BaseModel):
     stack_micro_usd: MicroUsd | None = None
 
     def text(self) -> str:
-        """As the object in the bucket holds it."""
-        return self.model_dump_json(indent=1) + "\n"
+        """As the object in the bucket holds it; without other regions as a head of an earlier version can read it."""
+        unsaid = None if self.site.regions else {"site": {"regions"}}
+        return self.model_dump_json(indent=1, exclude=unsaid) + "\n"
 
     @staticmethod
     def parsed(text: str, where: str) -> Limits:
@@ -81,7 +82,7 @@ class Limits(BaseModel):
         except UnknownTypeError as error:
             raise LimitsError(error.problem) from None
         listings = tuple(
-            Listing(Market(kind, zone), *types[kind]) for kind in site.types for zone in site.zones
+            Listing(Market(kind, zone), *types[kind]) for kind in site.types for zone in site.all_zones
         )
         price, vcpus = types[site.of_reliable]
         return Catalog(listings, Reliable(site.of_reliable, 0, price, vcpus))

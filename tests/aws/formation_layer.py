@@ -15,8 +15,9 @@ STACK = "AWS::CloudFormation::Stack"
 class FormationLayer:
     """A boto3 CloudFormation client; calls that are not named here go through as they are."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, client: Any, ec2: Any = None) -> None:
+        """ec2: a client of the region, where stacks have networks."""
+        self._client, self._ec2 = client, ec2
         self.looks = 0  # so many looks at a stack show its last change in progress
         self.fails: dict[str, str] = {}  # logical id -> why making or changing the resource fails, once
         self.clings: dict[str, str] = {}  # logical id -> why deleting the resource fails, once
@@ -95,10 +96,23 @@ class FormationLayer:
             self._told(stack, "AWS::EC2::SecurityGroup", logical, "DELETE_FAILED", why)
             self._status[stack] = "DELETE_FAILED"
         else:
+            if self._ec2 is not None:
+                self._delete_network(stack)
             self._client.delete_stack(**request)
             self._status[stack] = "DELETE_COMPLETE"
         self._left[stack] = (self.looks, "DELETE_IN_PROGRESS")
         return {}
+
+    def _delete_network(self, stack: str) -> None:
+        """moto leaves route tables and gateways, and then cannot delete their network."""
+        found = self._client.describe_stack_resources(StackName=stack)["StackResources"]
+        ids = {each.get("ResourceType"): each.get("PhysicalResourceId", "") for each in found}
+        table, gateway = ids["AWS::EC2::RouteTable"], ids["AWS::EC2::InternetGateway"]
+        for each in self._ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"][0]["Associations"]:
+            self._ec2.disassociate_route_table(AssociationId=each["RouteTableAssociationId"])
+        self._ec2.delete_route_table(RouteTableId=table)
+        self._ec2.detach_internet_gateway(InternetGatewayId=gateway, VpcId=ids["AWS::EC2::VPC"])
+        self._ec2.delete_internet_gateway(InternetGatewayId=gateway)
 
     def _check_idle(self, stack: str) -> None:
         if self._left.get(stack, (0, ""))[0]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from bidbrain.aws.clients import Clients
 from bidbrain.aws.ec2 import Ec2, NoticeQueue, Place
+from bidbrain.aws.regions import Ec2Regions
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.attach import attach
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
-from bidbrain.live.cloud import Order
+from bidbrain.live.cloud import Cloud, Order
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan, Log
 from bidbrain.live.journal import Closing
@@ -26,9 +28,9 @@ ZONES = ("us-east-1a", "us-east-1b")
 POLL_S = 120
 
 
-def make_setting(nodes: int = 6, hours: float = 0.7) -> Setting:
+def make_setting(nodes: int = 6, hours: float = 0.7, zones: Sequence[str] = ZONES) -> Setting:
     """Nodes stand for vCPUs: all types are worth one node."""
-    listings = tuple(Listing(Market(kind, zone), price, 1) for kind, price in TYPES.items() for zone in ZONES)
+    listings = tuple(Listing(Market(kind, zone), price, 1) for kind, price in TYPES.items() for zone in zones)
     job = Workload(nodes, hours, 1.0, 1.0, None, Engine(120, 60))
     never = Steps.from_rows([0], [1])
     history = History({each.market: never for each in listings}, 1 << 40)
@@ -56,10 +58,11 @@ class AwsGround:
         job: str,
         queue: NoticeQueue | None = None,
         place: Place | None = None,
+        zones: Sequence[str] = ZONES,
         **size: float,
     ) -> None:
         self.layer, self.job = layer, job
-        self.setting = make_setting(**size)  # type: ignore[arg-type]
+        self.setting = make_setting(zones=zones, **size)  # type: ignore[arg-type]
         # moto launches machines by the wall clock, and that must not come after the ground's own time.
         self.start_s = self.at_s = int(time.time()) + 600
         for number, listing in enumerate(self.setting.listings):
@@ -72,7 +75,7 @@ class AwsGround:
         self.service: Service | None = None
         self.events: dict[int, object] = {}
 
-    def new_cloud(self) -> Ec2:
+    def new_cloud(self) -> Ec2 | Ec2Regions:
         """As a new process sees EC2: it remembers nothing."""
         return Ec2(*self._what)
 
@@ -91,7 +94,7 @@ class AwsGround:
         if callable(event := self.events.pop(self.at_s, None)):
             event()
 
-    def play(self, log: Log, cloud: Ec2 | None = None, guards: Guards | None = None) -> Closing:
+    def play(self, log: Log, cloud: Cloud | None = None, guards: Guards | None = None) -> Closing:
         policy = Elastic(self.setting, self.start_s)
         plan = JobPlan(self.job, "elastic", self.setting, policy, self.start_s, True, guards or Guards())
         self.service = Service(plan, cloud or self.cloud, self.engine, self, log)

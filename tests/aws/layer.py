@@ -14,7 +14,7 @@ from typing import Any
 
 import botocore.loaders
 import botocore.session
-from botocore.exceptions import ClientError, ReadTimeoutError
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
 from bidbrain.aws.calls import client
@@ -48,25 +48,26 @@ def forget_ended() -> None:
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.ec2.models import ec2_backends
 
-    ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][REGION]
-    for number, reservation in list(ec2.reservations.items()):
-        if all(instance.state == "terminated" for instance in reservation.instances):
-            del ec2.reservations[number]
-            for instance in reservation.instances:
-                ec2.tags.pop(instance.id, None)
+    for ec2 in ec2_backends[DEFAULT_ACCOUNT_ID].values():
+        for number, reservation in list(ec2.reservations.items()):
+            if all(instance.state == "terminated" for instance in reservation.instances):
+                del ec2.reservations[number]
+                for instance in reservation.instances:
+                    ec2.tags.pop(instance.id, None)
 
 
 class Ec2Layer:
     """A boto3 EC2 client; calls that are not named here go through as they are."""
 
-    def __init__(self, url: str, seed: int = 0) -> None:
-        self.client = client("ec2", REGION, url)
+    def __init__(self, url: str, seed: int = 0, region: str = REGION) -> None:
+        self.client = client("ec2", region, url)
         self.rng = random.Random(seed)
         self.throttled = 0.0  # share of purchases that are refused before they are made
         self.lost = 0.0  # share whose answer never comes
         self.full: set[str] = set()  # zones without capacity
         self.most: dict[str, int] = {}  # zone -> machines that a fleet gets at most
         self.prices: dict[tuple[str, str], float] = {}  # (type, zone) -> $/h
+        self.is_silent = False  # no call is answered
         self.seen = Counter[str]()
         self.bought: dict[str, list[str]] = {}  # token -> machines
         self._answers: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -76,7 +77,13 @@ class Ec2Layer:
         }
 
     def __getattr__(self, name: str) -> Any:
+        self._answer()
         return getattr(self.client, name)
+
+    def _answer(self) -> None:
+        if self.is_silent:
+            self.seen["silent"] += 1
+            raise EndpointConnectionError(endpoint_url="ec2")
 
     @property
     def subnets(self) -> dict[str, str]:
@@ -96,6 +103,7 @@ class Ec2Layer:
     def create_fleet(self, **request: Any) -> dict[str, Any]:
         token = request["ClientToken"]
         assert len(token) <= 64 and token.isascii()
+        self._answer()
         if self.rng.random() < self.throttled:
             self.seen["throttled"] += 1
             raise failure("RequestLimitExceeded", "Request limit exceeded.", "CreateFleet", 400)
@@ -149,6 +157,7 @@ class Ec2Layer:
         return [each for each in instances if each["State"]["Name"] not in ("terminated", "shutting-down")]
 
     def get_paginator(self, name: str) -> Any:
+        self._answer()
         return _Pages(self, name)
 
 

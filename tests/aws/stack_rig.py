@@ -17,12 +17,12 @@ from typing import Any
 from bidbrain.aws.calls import ATTEMPTS
 from bidbrain.aws.clients import Aws
 from bidbrain.aws.limits import Limits
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import OtherRegion, Site
 from bidbrain.aws.stack.down import Remover
 from bidbrain.aws.stack.find import find
 from bidbrain.aws.stack.names import TAG_STACK
 from bidbrain.aws.stack.parts import Found, Step
-from bidbrain.aws.stack.template import Surroundings, wanted
+from bidbrain.aws.stack.template import RegionImage, Surroundings, wanted
 from bidbrain.aws.stack.up import Builder, Head, Package
 from tests.aws.formation_layer import FormationLayer
 from tests.aws.layer import IMAGE, REGION, failure
@@ -37,12 +37,17 @@ def plain_aws(url: str) -> Aws:
     return Aws(REGION, url)
 
 
+OTHER_REGIONS = {"us-west-2": OtherRegion(zones=("us-west-2a", "us-west-2b"))}
+
+
 def surroundings(url: str) -> Surroundings:
     """Asked each time: another test may have made moto forget everything, and its network is new then."""
     ec2 = plain_aws(url).client("ec2")
     subnets = {each["AvailabilityZone"]: each["SubnetId"] for each in ec2.describe_subnets()["Subnets"]}
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    return Surroundings(ACCOUNT, IMAGE, "/dev/xvda", vpc, subnets, "p1")
+    image = RegionImage(IMAGE, "/dev/xvda")
+    elsewhere = dict.fromkeys(("us-west-2", "eu-west-1"), image)
+    return Surroundings(ACCOUNT, IMAGE, "/dev/xvda", vpc, subnets, "p1", elsewhere)
 
 
 class Killed(BaseException):
@@ -54,8 +59,9 @@ class FusedAws:
 
     def __init__(self, url: str) -> None:
         self._aws = plain_aws(url)
+        self._elsewhere: dict[str, _FusedElsewhere] = {}
         self.formation = FormationLayer(self._aws.client("cloudformation"))
-        self.at: tuple[int, str] | None = None  # which change, and `before` or `after` it
+        self.dies_at: tuple[int, str] | None = None  # which change, and `before` or `after` it
         self.changes: list[str] = []
         self.seen: Counter[str] = Counter()
         self.not_yet: set[str] = set()  # launch templates whose instance profile EC2 does not know yet
@@ -71,10 +77,16 @@ class FusedAws:
             return _FusedClient(self, service, self.formation)
         return _FusedClient(self, service, self._aws.client(service, attempts))
 
+    def at(self, region: str) -> _FusedElsewhere:
+        """Clients of another region, by the same fuse."""
+        if region not in self._elsewhere:
+            self._elsewhere[region] = _FusedElsewhere(self, self._aws.at(region))
+        return self._elsewhere[region]
+
     def change(self, name: str, call: Any, arguments: Any, request: dict[str, Any]) -> Any:
         self.changes.append(name)
         number = len(self.changes)
-        if self.at == (number, "before"):
+        if self.dies_at == (number, "before"):
             raise Killed(name)
         if (code := self.late.pop(name, None)) is not None:
             self.seen["not known yet"] += 1
@@ -82,7 +94,7 @@ class FusedAws:
         try:
             return self._launch(call, request) if name == "ec2.run_instances" else call(*arguments, **request)
         finally:  # whatever the answer would have been
-            if self.at == (number, "after"):
+            if self.dies_at == (number, "after"):
                 raise Killed(name)
 
     def _launch(self, call: Any, request: dict[str, Any]) -> Any:
@@ -103,6 +115,21 @@ class FusedAws:
         self.blind = self.blind_after_launch
         self._launched[token] = (asked, answer)
         return answer
+
+
+class _FusedElsewhere:
+    """Another region's clients: its changes are counted with those of the home region."""
+
+    def __init__(self, home: FusedAws, aws: Aws) -> None:
+        self._home, self._aws = home, aws
+        self._formation = FormationLayer(aws.client("cloudformation"), aws.client("ec2"))
+
+    def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
+        made = self._formation if service == "cloudformation" else self._aws.client(service, attempts)
+        return _FusedClient(self._home, service, made)
+
+    def at(self, region: str) -> _FusedElsewhere:
+        return self._home.at(region)
 
 
 class _FusedClient:
@@ -143,6 +170,7 @@ class StackRig:
         package: str = "p1",
         tags: dict[str, str] | None = None,
         reliable_type: str | None = None,
+        regions: dict[str, OtherRegion] | None = None,
     ) -> None:
         self.aws = FusedAws(url)
         self.plain = plain_aws(url)
@@ -154,6 +182,7 @@ class StackRig:
             types=("c5.xlarge",),
             reliable_type=reliable_type,
             tags=tags or {},
+            regions=regions or {},
         )
         limits = Limits(site=self.site, machines=20, job_micro_usd=20_000_000)
         self.want = wanted(limits, replace(surroundings(url), package=package))
@@ -186,16 +215,21 @@ class StackRig:
         return str(by_name[logical]["PhysicalResourceId"])
 
     def instances(self) -> list[dict[str, Any]]:
-        """Machines with our tag that have not ended."""
+        """Machines with our tag that have not ended, of all regions."""
         what = [{"Name": f"tag:{TAG_STACK}", "Values": [self.site.name]}]
-        answer = self.plain.client("ec2").describe_instances(Filters=what)
-        every = [each for r in answer["Reservations"] for each in r["Instances"]]
+        answers = [aws.client("ec2").describe_instances(Filters=what) for aws in self._everywhere()]
+        every = [each for answer in answers for r in answer["Reservations"] for each in r["Instances"]]
         return [each for each in every if each["State"]["Name"] != "terminated"]
+
+    def _everywhere(self) -> list[Aws]:
+        return [self.plain, *(self.plain.at(region) for region in self.site.regions)]
 
     def leftovers(self) -> list[str]:
         """Everything that carries our tag or name, machines that have ended excepted; moto asked directly."""
         name = self.site.name
         left = [each["InstanceId"] for each in self.instances()]
+        for region in self.site.regions:
+            left += self._leftovers_in(region)
         ec2 = self.plain.client("ec2")
         by_tag = [{"Name": f"tag:{TAG_STACK}", "Values": [name]}]
         left += [each["GroupId"] for each in ec2.describe_security_groups(Filters=by_tag)["SecurityGroups"]]
@@ -230,6 +264,32 @@ class StackRig:
         left += [parameter for parameter in parameters if parameter.startswith(f"/proteus/{name}/")]
         buckets = self.plain.client("s3").list_buckets()["Buckets"]
         left += [b["Name"] for b in buckets if b["Name"].startswith(f"proteus-{name}-")]
+        return left
+
+    def _leftovers_in(self, region: str) -> list[str]:
+        """In another region; and the peerings and the routes to them, in the home region as well."""
+        name, there = self.site.name, self.plain.at(region)
+        ec2, by_tag = there.client("ec2"), [{"Name": f"tag:{TAG_STACK}", "Values": [name]}]
+        left = [each["VpcId"] for each in ec2.describe_vpcs(Filters=by_tag)["Vpcs"]]
+        left += [each["SubnetId"] for each in ec2.describe_subnets(Filters=by_tag)["Subnets"]]
+        left += [each["GroupId"] for each in ec2.describe_security_groups(Filters=by_tag)["SecurityGroups"]]
+        left += [each["RouteTableId"] for each in ec2.describe_route_tables(Filters=by_tag)["RouteTables"]]
+        gateways = ec2.describe_internet_gateways(Filters=by_tag)["InternetGateways"]
+        left += [each["InternetGatewayId"] for each in gateways]
+        templates = ec2.describe_launch_templates()["LaunchTemplates"]
+        left += [t["LaunchTemplateName"] for t in templates if t["LaunchTemplateName"] == f"proteus-{name}"]
+        left += there.client("sqs").list_queues(QueueNamePrefix=f"proteus-{name}").get("QueueUrls", [])
+        left += [r["Name"] for r in there.client("events").list_rules(NamePrefix=f"proteus-{name}")["Rules"]]
+        stacks = there.client("cloudformation").describe_stacks()["Stacks"]
+        left += [s["StackName"] for s in stacks if s["StackName"] == f"proteus-{name}"]
+        for each in (self.plain, there):
+            client = each.client("ec2")
+            peerings = client.describe_vpc_peering_connections()["VpcPeeringConnections"]
+            tagged = [p for p in peerings if {"Key": TAG_STACK, "Value": name} in p.get("Tags", [])]
+            left += [p["VpcPeeringConnectionId"] for p in tagged if p["Status"]["Code"] != "deleted"]
+            ours = {p["VpcPeeringConnectionId"] for p in tagged}
+            for table in client.describe_route_tables()["RouteTables"]:
+                left += [str(r) for r in table["Routes"] if r.get("VpcPeeringConnectionId") in ours]
         return left
 
 

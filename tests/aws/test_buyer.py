@@ -24,7 +24,7 @@ from bidbrain.aws.buyer.credentials import main as print_credentials
 from bidbrain.aws.buyer.messages import AskHeld, Failed, answer_of, line_of
 from bidbrain.aws.buyer.server import BuyerServer
 from bidbrain.aws.calls import ATTEMPTS
-from bidbrain.aws.clients import tag_list
+from bidbrain.aws.clients import Aws, tag_list
 from bidbrain.aws.limits import Limits
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.names import TAG_STACK, names_of
@@ -63,6 +63,9 @@ class Rig:
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
         """As `Clients`: EC2 is moto's with what moto leaves out."""
         return self.layer if service == "ec2" else plain_aws(self.url).client(service, attempts)
+
+    def at(self, region: str) -> Aws:
+        return plain_aws(self.url).at(region)
 
     def limit(self, **changes: Any) -> None:
         """What `up` writes."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.aws.clients import Aws
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Quota, Scale, Unread, Verdict, checks
 from bidbrain.aws.stack.facts import check_region, read_facts
@@ -27,6 +28,9 @@ class Account:
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
         return self._services.get(service.replace("-", "_")) or self._aws.client(service, attempts)
+
+    def at(self, region: str) -> Aws:
+        return self._aws.at(region)
 
 
 class PriceList:

@@ -37,7 +37,7 @@ ONE_OF_EACH = Counter(
 def rig(moto_url: str, request: pytest.FixtureRequest) -> Iterator[StackRig]:
     rig = StackRig(moto_url, f"s{zlib.crc32(request.node.name.encode()):08x}")
     yield rig
-    rig.aws.at = None
+    rig.aws.dies_at = None
     rig.down()
     assert not rig.leftovers()
 
@@ -237,10 +237,10 @@ def test_a_change_that_fails_is_taken_back_and_can_be_repeated(moto_url: str, ri
 
 def test_an_up_that_was_interrupted_waits_for_what_it_began(rig: StackRig) -> None:
     rig.aws.formation.looks = 3
-    rig.aws.at = (3, "after")
+    rig.aws.dies_at = (3, "after")
     with pytest.raises(Killed, match="create_stack"):
         rig.up()
-    rig.aws.at = None
+    rig.aws.dies_at = None
     rig.up()
     assert rig.aws.changes.count("cloudformation.create_stack") == 1
     assert rig.told[0].action is Action.FINISH and rig.slept_s
@@ -328,11 +328,11 @@ def interrupted(url: str, some: int | None) -> None:
     where: Counter[str] = Counter()
     for number, at in enumerate(moments(made, some, 1)):
         rig = new(f"up{number}")
-        rig.aws.at = at
+        rig.aws.dies_at = at
         with pytest.raises(Killed) as killed:
             rig.up()
         where[f"{at[1]} {killed.value}"] += 1
-        rig.aws.at = None
+        rig.aws.dies_at = None
         if number % 2:  # half of them are removed half made
             rig.up()
             is_whole(rig)
@@ -341,11 +341,11 @@ def interrupted(url: str, some: int | None) -> None:
     for number, at in enumerate(moments(removed, some, 2)):
         rig = new(f"down{number}")
         rig.up()
-        rig.aws.at = (len(rig.aws.changes) + at[0], at[1])
+        rig.aws.dies_at = (len(rig.aws.changes) + at[0], at[1])
         with pytest.raises(Killed) as killed:
             rig.down()
         where[f"{at[1]} {killed.value}"] += 1
-        rig.aws.at = None
+        rig.aws.dies_at = None
         if number % 2:  # half of them are made again
             rig.up()
             is_whole(rig)

@@ -41,9 +41,10 @@ from bidbrain.aws.clients import Clients
 from bidbrain.aws.ec2 import Ec2
 from bidbrain.aws.limits import Catalog, Limits, LimitsError
 from bidbrain.aws.objects import BucketObjects
-from bidbrain.aws.stack.attach import Attached, attach, left_behind
+from bidbrain.aws.regions import Ec2Regions, market_of
+from bidbrain.aws.stack.attach import Attached, left_behind
 from bidbrain.aws.stack.names import LIMITS_OBJECT, Names
-from bidbrain.aws.tagged import terminate
+from bidbrain.aws.tagged import Tagged, terminate
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
 from bidbrain.live.unix_clock import UnixClock
@@ -66,7 +67,7 @@ class _Job:
         self,
         name: str,
         attached: Attached,
-        cloud: Ec2,
+        cloud: Ec2 | Ec2Regions,
         limits: Limits,
         catalog: Catalog,
         driver: int | None,
@@ -136,9 +137,9 @@ class Buyer:
             catalog = limits.catalog(now_s)
         except LimitsError as error:
             raise CloudError(str(error)) from None
-        attached = attach(limits.site, name, self._aws)
-        archive = self._place.folder / f"{names.region}.csv.gz"
-        cloud = Ec2(attached.ec2, attached.place, catalog, self._clock.now_s, attached.queue, archive)
+        attached, cloud = market_of(
+            limits.site, name, catalog, self._clock.now_s, self._aws, self._place.folder
+        )
         return _Job(name, attached, cloud, limits, catalog, driver)
 
     @property
@@ -179,11 +180,21 @@ class Buyer:
         raise AssertionError(request)
 
     def _end_others(self, job: _Job) -> tuple[LeftBehind, ...]:
-        left = left_behind(job.attached, self._place.names.stack, self._place.host)
-        terminate(job.attached.ec2, left)
+        """At home and in the other regions; one that does not answer keeps what it has until its watchdogs end it."""
+        ended = self._end_others_in(job, None)
+        for region in job.attached.elsewhere:
+            try:
+                ended += self._end_others_in(job, region)
+            except CloudError as error:
+                self._say(f"what earlier jobs left running in {region} could not be ended: {error}")
+        return tuple(LeftBehind(each.machine_id, each.job) for each in ended)
+
+    def _end_others_in(self, job: _Job, region: str | None) -> list[Tagged]:
+        left = left_behind(job.attached, self._place.names.stack, self._place.host, region)
+        terminate(job.attached.ec2 if region is None else job.attached.elsewhere[region], left)
         for each in left:
             self._say(f"ended {each.machine_id}, which job {each.job} left running")
-        return tuple(LeftBehind(each.machine_id, each.job) for each in left)
+        return left
 
     def _offered(self, job: _Job, market: Market) -> Market:
         if market not in job.catalog.by_market and market != job.catalog.reliable.market:
@@ -249,7 +260,7 @@ class Buyer:
         why = expenses.overdrawn(job.name, job.limits) if expenses.held else ""
         if job.driver is None and now_s - job.left_s >= self._place.orphan_after_s:
             why = f"no process has driven job {job.name} for {now_s - job.left_s} s"
-            if not expenses.held:
+            if not expenses.held and not job.cloud.silent:
                 expenses.forget_orders(job.name)
                 self._job = None
         if why and expenses.held:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from ipaddress import IPv4Network
 
 from bidbrain.aws.site import Site
 from bidbrain.money import show_usd
@@ -69,6 +70,7 @@ class Facts:
     """The facts of the account and the region. spot: (type, zone) -> micro-dollars per hour.
 
     quotas: by (family, "spot" or "on-demand"). rights: actions that this identity may not do, None of them if empty.
+    cidrs: of the home region's network, where there are other regions; elsewhere: the facts of those.
     """
 
     account: str
@@ -83,6 +85,16 @@ class Facts:
     spot: Mapping[tuple[str, str], int] | Unread
     quotas: Mapping[tuple[str, str], Quota | Unread] = field(default_factory=dict)
     denied: tuple[str, ...] | Unread = ()
+    cidrs: tuple[str, ...] = ()
+    elsewhere: Mapping[str, Facts] = field(default_factory=dict)
+
+    @property
+    def spot_everywhere(self) -> Mapping[tuple[str, str], int]:
+        """Spot prices of all regions that are known."""
+        each = [
+            facts.spot for facts in (self, *self.elsewhere.values()) if not isinstance(facts.spot, Unread)
+        ]
+        return {market: price for prices in each for market, price in prices.items()}
 
 
 @dataclass(frozen=True)
@@ -126,8 +138,31 @@ def checks(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
     yield from _image(site, facts)
     yield from _quotas(site, scale, facts)
     yield from _prices(site, facts)
+    for region, there in facts.elsewhere.items():
+        for check in _elsewhere(site, region, scale, facts, there):
+            yield replace(check, text=f"{region}: {check.text}")
     yield from _rights(facts)
     yield from _budget(site, scale, facts)
+
+
+def _elsewhere(site: Site, region: str, scale: Scale, facts: Facts, there: Facts) -> Iterator[Check]:
+    """The checks of another region."""
+    part = site.part_in(region)
+    yield from _zones(part, there)
+    yield from _types(part, there)
+    yield from _image(part, there)
+    yield from _quotas(part, scale, there)
+    yield from _prices(part, there)
+    mine = site.cidr_of(region)
+    for cidr in facts.cidrs:
+        if mine.overlaps(IPv4Network(cidr)):
+            text = (
+                f"market.regions: found the network {mine}, expected one that does not overlap with {cidr}, "
+                f"the network of {site.region}: set market.regions.{region}.cidr"
+            )
+            yield Check("networks", Verdict.WRONG, text)
+            return
+    yield Check("networks", Verdict.GOOD, f"{mine}")
 
 
 def _zones(site: Site, facts: Facts) -> Iterator[Check]:
@@ -274,8 +309,7 @@ def costs(site: Site, scale: Scale, facts: Facts) -> tuple[Cost, ...]:
         ),
     ]
     if transient > 0:
-        spot = {} if isinstance(facts.spot, Unread) else facts.spot
-        cheapest = min(spot.items(), key=lambda pair: pair[1], default=None)
+        cheapest = min(facts.spot_everywhere.items(), key=lambda pair: pair[1], default=None)
         if cheapest is None:
             lines.append(Cost(f"up to {transient} spot machines", None, "spot prices are not known", False))
         else:

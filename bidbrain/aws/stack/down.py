@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from bidbrain.aws.calls import errors
@@ -12,6 +13,7 @@ from bidbrain.aws.ec2 import BATCH
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.find import find, unless_missing
 from bidbrain.aws.stack.formation import POLL_S, Formation, StackError, Tell
+from bidbrain.aws.stack.links import clients_of, disconnect
 from bidbrain.aws.stack.names import names_of
 from bidbrain.aws.stack.parts import Part, PartKind, left, teardown
 
@@ -35,9 +37,10 @@ class Remover:
         since_s = time.monotonic()
         while found := self.found():
             going = teardown(found)
-            for kind, group in groupby(going, key=lambda step: step.kind):
-                some = [step.part for step in group if step.part is not None]
-                for step in (each for each in going if each.kind == kind):
+            for (kind, _), group in groupby(going, key=lambda step: (step.kind, step.region)):
+                steps = list(group)
+                some = [step.part for step in steps if step.part is not None]
+                for step in steps:
                     tell(step)
                 with errors(f"{kind} {', '.join(part.name for part in some)}"):
                     self._remove(some, tell)
@@ -56,21 +59,25 @@ class Remover:
     def _remove(self, parts: Sequence[Part], tell: Tell) -> None:
         if parts[0].kind in INSTANCES:
             ids = [part.part_id for part in parts]
+            ec2 = clients_of(self._aws, self._site, parts[0].region).client("ec2")
             for start in range(0, len(ids), BATCH):
-                self._aws.client("ec2").terminate_instances(InstanceIds=ids[start : start + BATCH])
+                ec2.terminate_instances(InstanceIds=ids[start : start + BATCH])
             return
         for part in parts:
             with unless_missing():
                 self._remove_one(part, tell)
 
     def _remove_one(self, part: Part, tell: Tell) -> None:
+        aws = clients_of(self._aws, self._site, part.region)
         match part.kind:
-            case PartKind.STACK:
-                self._stack(tell)
+            case PartKind.STACK | PartKind.REGION:
+                self._stack(aws, part.region or self._site.region, tell)
+            case PartKind.PEERING:
+                disconnect(self._aws, self._site, part)
             case PartKind.FLEET:
-                self._fleet(part)
+                self._fleet(aws, part)
             case PartKind.VOLUME:
-                self._aws.client("ec2").delete_volume(VolumeId=part.part_id)
+                aws.client("ec2").delete_volume(VolumeId=part.part_id)
             case PartKind.ADDRESS | PartKind.TOKEN | PartKind.AUTHORITY:
                 self._aws.client("ssm").delete_parameter(Name=part.name)
             case PartKind.OBJECTS:
@@ -80,17 +87,17 @@ class Remover:
             case _:
                 raise AssertionError(part)
 
-    def _stack(self, tell: Tell) -> None:
-        formation = Formation(self._aws, self._names, self._sleep)
+    def _stack(self, aws: Clients, region: str, tell: Tell) -> None:
+        formation = Formation(aws, replace(self._names, region=region), self._sleep)
         if (state := formation.read()) is not None:
             why = formation.remove(state, tell)
             self._why = f" ({why})" if why else ""
 
-    def _fleet(self, part: Part) -> None:
+    def _fleet(self, aws: Clients, part: Part) -> None:
         from botocore.exceptions import ClientError
 
         try:
-            self._aws.client("ec2").delete_fleets(FleetIds=[part.part_id], TerminateInstances=True)
+            aws.client("ec2").delete_fleets(FleetIds=[part.part_id], TerminateInstances=True)
         except ClientError as error:
             if code_of(error) != "InvalidParameterCombination":  # it has no instances any more
                 raise

@@ -32,7 +32,7 @@ class FactError(CloudError):
     """Something in the config that AWS does not know, in one sentence."""
 
 
-def check_region(region: str) -> None:
+def check_region(region: str, key: str = "market.region") -> None:
     """Raises FactError for a region that this version of botocore has never heard of; makes no call."""
     session = core_session()
     known = [
@@ -42,7 +42,7 @@ def check_region(region: str) -> None:
     ]
     if region not in known:
         close = difflib.get_close_matches(region, known, 3) or known[:5]
-        raise FactError(f"market.region: found {region}, expected {' or '.join(close)}")
+        raise FactError(f"{key}: found {region}, expected {' or '.join(close)}")
 
 
 def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
@@ -54,6 +54,7 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
     image = _image_id(aws, site)
     architecture, device = _image(aws, image)
     vpc, subnets = _subnets(aws, site)
+    now = now or datetime.now(UTC)
     return Facts(
         account=account,
         identity=identity,
@@ -64,10 +65,39 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
         root_device=device,
         vpc=vpc,
         subnets=subnets,
-        spot=spot_prices(aws, site, now or datetime.now(UTC)),
+        spot=spot_prices(aws, site, now),
         quotas=_quotas(aws, site),
         denied=denied_actions(aws, site, account, identity),
+        cidrs=_cidrs(aws, vpc) if site.regions else (),
+        elsewhere={name: _facts_in(aws.at(name), site.part_in(name), now) for name in site.regions},
     )
+
+
+def _facts_in(aws: Clients, site: Site, now: datetime) -> Facts:
+    """The facts of another region. site: its part there, whose network `up` makes; aws: its clients."""
+    image = _image_id(aws, site)
+    architecture, device = _image(aws, image)
+    quotas = {what: quota for what, quota in _quotas(aws, site).items() if what[1] == "spot"}
+    return Facts(
+        account="",
+        identity="",
+        all_zones=_zones(aws),
+        types=_types(aws, site),
+        image=image,
+        image_architecture=architecture,
+        root_device=device,
+        vpc="",
+        subnets=dict.fromkeys(site.zones, ""),
+        spot=spot_prices(aws, site, now),
+        quotas=quotas,
+    )
+
+
+def _cidrs(aws: Clients, vpc: str) -> tuple[str, ...]:
+    """The networks of a VPC."""
+    with errors("the network of the home region"):
+        (found,) = aws.client("ec2").describe_vpcs(VpcIds=[vpc])["Vpcs"]
+    return tuple(str(each["CidrBlock"]) for each in found["CidrBlockAssociationSet"])
 
 
 def _zones(aws: Clients) -> tuple[str, ...]:

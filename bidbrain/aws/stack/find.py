@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Clients, code_of, tag_map
+from bidbrain.aws.limits import Limits, LimitsError
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.formation import Formation
+from bidbrain.aws.stack.links import peerings
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, names_of
-from bidbrain.aws.stack.parts import Found, Part, PartKind
+from bidbrain.aws.stack.parts import Found, Part, PartKind, StackState, name_in
 
 ALIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 MISSING = {
@@ -49,7 +52,34 @@ def find(aws: Clients, site: Site, account: str) -> Found:
     for look in looks:
         with errors(f"looking for what the stack {site.name} has"):
             parts += look(aws, names)
-    return Found(stack, tuple(parts))
+    regions = _regions(site, parts)
+    elsewhere: dict[str, StackState] = {}
+    for region in regions[1:]:
+        there = aws.at(region)
+        with errors(f"looking for what the stack {site.name} has in {region}"):
+            state = Formation(there, replace(names, region=region)).read()
+            if state is not None:
+                elsewhere[region] = state
+                ending, name = state.status == "DELETE_IN_PROGRESS", name_in(names.plain, region)
+                what = (PartKind.REGION, name, state.stack_id, state.is_ours, state.is_whole, ending)
+                parts.append(Part(*what, region=region))
+            parts += [replace(each, region=region) for each in _instances(there, names)]
+    if len(regions) > 1:
+        with errors(f"looking for the peerings of the stack {site.name}"):
+            parts += peerings(aws, site, regions)
+    return Found(stack, tuple(parts), elsewhere)
+
+
+def _regions(site: Site, parts: Iterable[Part]) -> tuple[str, ...]:
+    """The home region, the others of the config, and those that the last `up` wrote into the stack's limits."""
+    found = list(site.all_regions)
+    for part in parts:
+        if part.kind is PartKind.LIMITS:
+            try:
+                found += Limits.parsed(part.value, part.name).site.regions
+            except LimitsError:
+                continue  # of another version; `up` writes them anew
+    return tuple(dict.fromkeys(found))
 
 
 def _bucket(aws: Clients, names: Names) -> Iterator[Part]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations
 from typing import Any
 
 from bidbrain.aws.stack.names import TAG_STACK
@@ -26,6 +27,8 @@ class PartKind(StrEnum):
     INSTANCE = "instance"
     FLEET = "fleet"
     VOLUME = "volume"
+    PEERING = "peering of networks"
+    REGION = "CloudFormation stack of a region"
     STACK = "CloudFormation stack"
     ADDRESS = "address of the head"
     TOKEN = "token"
@@ -61,6 +64,7 @@ class Part:
 
     part_id: as AWS calls it. is_current: it holds what it should. is_ending: it was told to go and is still there.
     value: of the head its address inside, of the address its value, of limits their text, of objects their number.
+    region: where it is if not at home; of a peering that of its first network, and other_region that of its second.
     """
 
     kind: PartKind
@@ -70,6 +74,8 @@ class Part:
     is_current: bool = True
     is_ending: bool = False
     value: str = ""
+    region: str = ""
+    other_region: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,10 +112,12 @@ class StackState:
 
 @dataclass(frozen=True)
 class Found:
-    """The parts of a stack that there are."""
+    """The parts of a stack that there are. elsewhere: its CloudFormation stacks in other regions, of the config or of
+    an earlier one; their parts are among `parts`."""
 
     stack: StackState | None
     parts: tuple[Part, ...]
+    elsewhere: Mapping[str, StackState] = field(default_factory=dict)
 
     def of(self, kind: PartKind, name: str | None = None) -> Part | None:
         """The part of a kind, and of a name if given, that is not ending."""
@@ -121,13 +129,18 @@ class Found:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do, and why. kind: a `PartKind`, or the words for a type of CloudFormation's."""
+    """One thing to do, and why.
+
+    kind: a `PartKind`, or the words for a type of CloudFormation's. region, other_region: as of a part.
+    """
 
     action: Action
     kind: str
     name: str
     reason: str
     part: Part | None = None
+    region: str = ""
+    other_region: str = ""
 
     def __str__(self) -> str:
         return f"{self.action} {self.kind} {self.name}: {self.reason}"
@@ -168,7 +181,40 @@ def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
     is_bucket_there = found.of(PartKind.BUCKET) is not None or "Bucket" not in want.template["Resources"]
     objects = (package, _limits_step(want, found))
     first = (*objects, stack) if is_bucket_there else (stack, *objects)
-    return (*first, *secrets, _head_step(want, found), _address_step(want, found))
+    return (
+        *first,
+        *secrets,
+        *_regions_steps(want, found),
+        _head_step(want, found),
+        _address_step(want, found),
+    )
+
+
+def _regions_steps(want: Wanted, found: Found) -> Iterator[Step]:
+    """Of the stacks in other regions, then of the peerings: each network with each, as a peering passes nothing on."""
+    for region in found.elsewhere.keys() - want.elsewhere.keys():
+        raise ForeignError(
+            f"market.regions: found no {region}, where the stack has a part, expected it there until `proteus aws down`"
+        )
+    for region, there in want.elsewhere.items():
+        step = _stack_step(there, Found(found.elsewhere.get(region), ()))
+        yield replace(step, kind=PartKind.REGION, name=name_in(there.names.plain, region), region=region)
+    for first, second in combinations((want.names.region, *want.elsewhere), 2):
+        part = found.of(PartKind.PEERING, name := peering_name(first, second))
+        torn = (
+            None if part is None or part.is_current else (Action.FINISH, "it is not open on both sides yet")
+        )
+        yield replace(_step(PartKind.PEERING, name, part, torn), region=first, other_region=second, part=part)
+
+
+def name_in(name: str, region: str) -> str:
+    """Of a part that other regions have, too."""
+    return f"{name} in {region}"
+
+
+def peering_name(first: str, second: str) -> str:
+    """Of the peering of the networks of two regions, in the order of the config."""
+    return f"{first} with {second}"
 
 
 def _is_being_made(part: Part, found: Found) -> bool:
@@ -251,15 +297,16 @@ def left(found: Found, keep_data: bool) -> tuple[Part, ...]:
 def teardown(parts: Iterable[Part]) -> tuple[Step, ...]:
     """The removals that are possible now, in order.
 
-    To be asked again until nothing is left. The stack has the instances' group and roles, and instances write data,
-    so both go when the last instance has ended; instances may have been bought meanwhile.
+    To be asked again until nothing is left. The stacks have the instances' groups and roles, and instances write data,
+    so both go when the last instance has ended; instances may have been bought meanwhile. Other regions go first: what
+    the head may do there hangs on its role.
     """
     parts = tuple(parts)
     wait = any(each.kind in RUNNING for each in parts) or any(each.is_ending for each in parts)
-    now = REMOVAL[: REMOVAL.index(PartKind.STACK)] if wait else REMOVAL
+    now = REMOVAL[: REMOVAL.index(PartKind.PEERING)] if wait else REMOVAL
     going = [each for each in parts if each.kind in now and not each.is_ending]
-    going.sort(key=lambda each: (REMOVAL.index(each.kind), each.name, each.part_id))
-    return tuple(Step(Action.REMOVE, each.kind, each.name, "it is ours", each) for each in going)
+    going.sort(key=lambda each: (REMOVAL.index(each.kind), each.region, each.name, each.part_id))
+    return tuple(Step(Action.REMOVE, each.kind, each.name, "it is ours", each, each.region) for each in going)
 
 
 def kind_of(resource_type: str) -> str:
@@ -271,6 +318,12 @@ def planned(want: Wanted, found: Found) -> Iterator[Step]:
     """The steps as `plan` shows them: a new CloudFormation stack with each of its resources."""
     for step in steps(want, found):
         yield step
+        if step.kind == PartKind.REGION and step.action is Action.MAKE:
+            there = want.elsewhere[step.region]
+            for resource_type, name in listed(there.template, there):
+                yield Step(
+                    Action.MAKE, kind_of(resource_type), name_in(name, step.region), "CloudFormation makes it"
+                )
         if step.kind == PartKind.STACK and step.action is Action.MAKE:
             for resource_type, name in listed({**want.template, **template_for(want, found)}, want):
                 yield Step(Action.MAKE, kind_of(resource_type), name, "CloudFormation makes it")

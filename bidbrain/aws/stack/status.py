@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +13,9 @@ from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.find import find
 from bidbrain.aws.stack.formation import Formation
+from bidbrain.aws.stack.links import clients_of
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, names_of
-from bidbrain.aws.stack.parts import PartKind
+from bidbrain.aws.stack.parts import PartKind, name_in
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,18 @@ class Running:
 
 
 def running(aws: Clients, site: Site) -> tuple[Running, ...]:
-    """Every instance of the stack that has not ended, the head first. Raises CloudError."""
+    """Every instance of the stack that has not ended, of all regions, the head first. Raises CloudError."""
     filters = [
         {"Name": f"tag:{TAG_STACK}", "Values": [site.name]},
         {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
     ]
     found = []
     with errors("listing machines"):
-        for page in aws.client("ec2").get_paginator("describe_instances").paginate(Filters=filters):
-            for reservation in page["Reservations"]:
-                found += [_running(each) for each in reservation["Instances"]]
+        for region in site.all_regions:
+            ec2 = clients_of(aws, site, region).client("ec2")
+            for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
+                for reservation in page["Reservations"]:
+                    found += [_running(each) for each in reservation["Instances"]]
     return tuple(sorted(found, key=lambda each: (not each.is_head, each.launched_s, each.instance_id)))
 
 
@@ -84,6 +87,12 @@ def parts(aws: Clients, site: Site, account: str) -> tuple[ListedPart, ...]:
             made = Formation(aws, names_of(site, account)).resources()
         seen = {(each.kind, each.name) for each in told}
         told += [ListedPart(kind, name, True) for name, kind in made if (kind, name) not in seen]
+    for region, state in found.elsewhere.items():
+        if state.is_ours:
+            with errors(f"the parts of the CloudFormation stack in {region}"):
+                there = replace(names_of(site, account), region=region)
+                made = Formation(aws.at(region), there).resources()
+            told += [ListedPart(kind, name_in(name, region), True) for name, kind in made]
     return tuple(told)
 
 
@@ -97,14 +106,15 @@ def still_tagged(aws: Clients, site: Site) -> tuple[str, ...] | None:
     their end) left out. None: it may not be asked. It lags: only EC2, S3 and so on themselves are the proof."""
     from bidbrain.live.cloud import CloudError
 
+    found: list[str] = []
     try:
         with errors("the tagging service"):
-            pages = (
-                aws.client("resourcegroupstaggingapi", 1)
-                .get_paginator("get_resources")
-                .paginate(TagFilters=[{"Key": TAG_STACK, "Values": [site.name]}])
-            )
-            found = [each["ResourceARN"] for page in pages for each in page["ResourceTagMappingList"]]
+            for region in site.all_regions:
+                service = clients_of(aws, site, region).client("resourcegroupstaggingapi", 1)
+                pages = service.get_paginator("get_resources").paginate(
+                    TagFilters=[{"Key": TAG_STACK, "Values": [site.name]}]
+                )
+                found += [each["ResourceARN"] for page in pages for each in page["ResourceTagMappingList"]]
     except CloudError:
         return None
     gone = (":instance/", ":fleet/", ":volume/", ":spot-instances-request/", ":network-interface/")
@@ -118,5 +128,12 @@ def terminated(aws: Clients, site: Site) -> int:
         {"Name": "instance-state-name", "Values": ["terminated"]},
     ]
     with errors("listing machines"):
-        pages = aws.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-        return sum(len(r["Instances"]) for page in pages for r in page["Reservations"])
+        return sum(
+            len(each["Instances"])
+            for region in site.all_regions
+            for page in clients_of(aws, site, region)
+            .client("ec2")
+            .get_paginator("describe_instances")
+            .paginate(Filters=filters)
+            for each in page["Reservations"]
+        )

@@ -1,4 +1,5 @@
-"""The CloudFormation templates of a stack (`template.yaml`, `operator.yaml`) as data: read, filled in, compared. Pure.
+"""The CloudFormation templates of a stack (`template.yaml`, `region.yaml`, `operator.yaml`) as data: read, filled in,
+compared. Pure.
 
 CloudFormation fills in the parameters itself. `resolved` does the same here for the few functions that our templates
 use, so that `plan` can print the policies before anything is made.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,10 +19,12 @@ import yaml
 
 from bidbrain.aws.clients import tag_list
 from bidbrain.aws.limits import Limits
+from bidbrain.aws.site import Site
 from bidbrain.aws.stack.names import Names, names_of
 
-STACK, OPERATOR = "template.yaml", "operator.yaml"
+STACK, REGION, OPERATOR = "template.yaml", "region.yaml", "operator.yaml"
 USER_DATA_LIMIT_BYTES = 16_384  # EC2's, before base64
+ZONE_BITS = 4  # a network is cut in 16 parts, one for each zone
 NAMING = (
     *("BucketName", "GroupName", "RoleName", "InstanceProfileName", "QueueName", "Name"),
     "LaunchTemplateName",
@@ -29,11 +32,19 @@ NAMING = (
 
 
 @dataclass(frozen=True)
+class RegionImage:
+    """What machines of another region start from: an AMI id of that region, and the AMI's root device."""
+
+    image: str
+    root_device: str
+
+
+@dataclass(frozen=True)
 class Surroundings:
     """The account and the region that a stack is made in.
 
     image: an AMI id, also where `Site.image` names a parameter. subnets: zone -> subnet id. package: digest of the
-    wheel and its constraints.
+    wheel and its constraints. elsewhere: the images of the other regions.
     """
 
     account: str
@@ -42,19 +53,21 @@ class Surroundings:
     vpc: str
     subnets: Mapping[str, str]
     package: str
+    elsewhere: Mapping[str, RegionImage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Wanted:
     """The stack that there should be: a template, the values of its parameters, tags, the subnet of the head, and the
-    limits of its buyer as their object holds them."""
+    limits of its buyer as their object holds them. elsewhere: its parts in other regions, without head and limits."""
 
     names: Names
     template: Mapping[str, Any]
     parameters: Mapping[str, str]
     tags: Mapping[str, str]
-    head_subnet: str
-    limits: str
+    head_subnet: str = ""
+    limits: str = ""
+    elsewhere: Mapping[str, Wanted] = field(default_factory=dict)
 
     @property
     def package(self) -> str:
@@ -111,7 +124,56 @@ def wanted(limits: Limits, there: Surroundings) -> Wanted:
     }
     if site.bucket is not None:
         template = without_bucket(template)
-    return Wanted(names, template, parameters, site.tags, there.subnets[site.zones[0]], limits.text())
+    elsewhere = {name: _wanted_in(name, site, names, there) for name in site.regions}
+    head_subnet = there.subnets[site.zones[0]]
+    return Wanted(names, template, parameters, site.tags, head_subnet, limits.text(), elsewhere)
+
+
+def _wanted_in(region: str, site: Site, names: Names, there: Surroundings) -> Wanted:
+    """The stack in another region."""
+    image = there.elsewhere[region]
+    parameters = {
+        "Name": site.name,
+        "Home": site.region,
+        "BucketName": names.bucket,
+        "Cidr": str(site.cidr_of(region)),
+        "Image": image.image,
+        "RootDevice": image.root_device,
+        "DiskGiB": str(site.disk_gib),
+        "Package": there.package,
+        "OrphanAfter": str(site.orphan_after_s),
+        "Types": ",".join(site.bought_types),
+    }
+    template = _tagged(region_template(site, region), tag_list(site.tags))
+    return Wanted(replace(names, region=region), template, parameters, site.tags)
+
+
+def region_template(site: Site, region: str) -> dict[str, Any]:
+    """The template of another region, with a subnet for each zone, and the script of the home region's template."""
+    whole = load(REGION)
+    zoned = {name: whole["Resources"].pop(name) for name in ("Subnet", "SubnetRoutes")}
+    parts = site.cidr_of(region).subnets(prefixlen_diff=ZONE_BITS)
+    for zone, part in zip(site.zones_in(region), parts, strict=False):
+        suffix = "".join(word.capitalize() for word in zone.split("-"))
+        values = {"Zone": zone, "ZoneCidr": str(part)}
+        for name, each in zoned.items():
+            text = _with_refs(each, values | {"Subnet": {"Ref": f"Subnet{suffix}"}})
+            whole["Resources"][f"{name}{suffix}"] = text
+    parameters = {
+        name: each for name, each in whole["Parameters"].items() if name not in ("Zone", "ZoneCidr")
+    }
+    return {**whole, "Parameters": parameters, "Mappings": load(STACK)["Mappings"]}
+
+
+def _with_refs(node: Any, values: Mapping[str, Any]) -> Any:
+    """A part of a template with the values of some references in it."""
+    if isinstance(node, list):
+        return [_with_refs(each, values) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) == 1 and node.get("Ref") in values:
+        return values[node["Ref"]]
+    return {key: _with_refs(value, values) for key, value in node.items()}
 
 
 def without_bucket(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,3 +253,22 @@ def role_policy(names: Names, role: str, types: Sequence[str], image: str) -> di
     values |= {"Types": ",".join(types), "Image": image}
     (policy,) = load(STACK)["Resources"][role]["Properties"]["Policies"]
     return dict(resolved(policy["PolicyDocument"], values))
+
+
+def region_policy(names: Names, region: str, types: Sequence[str], image: str) -> dict[str, Any]:
+    """What the head's role may do in another region. names: of the home region; image: the AMI there."""
+    there = replace(names, region=region)
+    values = {**there.pseudo_parameters, "Name": names.stack, "Types": ",".join(types), "Image": image}
+    return dict(resolved(load(REGION)["Resources"]["HeadHere"]["Properties"]["PolicyDocument"], values))
+
+
+def regions_policy(names: Names, regions: Sequence[str], vpc: str) -> dict[str, Any]:
+    """What the person who runs `proteus aws` may do beside `operator_policy` where there are other regions.
+
+    names, vpc: of the home region.
+    """
+    values = {**names.pseudo_parameters, "Name": names.stack, "Vpc": vpc, "Regions": ",".join(regions)}
+    values["AllRegions"] = ",".join([names.region, *regions])
+    return dict(
+        resolved(load(OPERATOR)["Resources"]["OperatorElsewhere"]["Properties"]["PolicyDocument"], values)
+    )

@@ -20,8 +20,9 @@ from bidbrain.aws.site import Site
 from bidbrain.aws.stack.authority import Authority
 from bidbrain.aws.stack.find import MISSING, find, launch_template
 from bidbrain.aws.stack.formation import POLL_S, Formation, StackError, Tell
+from bidbrain.aws.stack.links import connect
 from bidbrain.aws.stack.names import tags_of
-from bidbrain.aws.stack.parts import Action, Found, Part, PartKind, Step, steps, template_for
+from bidbrain.aws.stack.parts import Action, Found, Part, PartKind, StackState, Step, steps, template_for
 from bidbrain.aws.stack.template import Wanted
 
 LAG_S = 90  # until what was made is known to all of AWS
@@ -104,7 +105,15 @@ class Builder:
     def _take(self, step: Step, found: Found, tell: Tell) -> None:
         match step.kind:
             case PartKind.STACK:
-                self._stack(step, found, tell)
+                template = json.dumps(template_for(self._want, found))
+                self._stack(step, self._formation, self._want, found.stack, template, tell)
+            case PartKind.REGION:
+                want = self._want.elsewhere[step.region]
+                formation = Formation(self._aws.at(step.region), want.names, self._sleep)
+                state, template = found.elsewhere.get(step.region), json.dumps(want.template)
+                self._stack(step, formation, want, state, template, tell)
+            case PartKind.PEERING:
+                connect(self._aws, self._site, step.region, step.other_region, step.part)
             case PartKind.PACKAGE:
                 self._objects(step.name)
             case PartKind.LIMITS:
@@ -137,23 +146,31 @@ class Builder:
                 if code_of(error) not in ("InvalidInput", "AccessDenied", "EntityAlreadyExists"):
                     raise
 
-    def _stack(self, step: Step, found: Found, tell: Tell) -> None:
+    def _stack(
+        self,
+        step: Step,
+        formation: Formation,
+        want: Wanted,
+        state: StackState | None,
+        template: str,
+        tell: Tell,
+    ) -> None:
+        """Take the step of a CloudFormation stack, in the home region or another."""
         from botocore.exceptions import ClientError
 
-        state, template = found.stack, json.dumps(template_for(self._want, found))
         if state is not None and not (state.is_busy or state.is_whole or state.is_remains):
             raise StackError(f"{step.kind} {step.name}: it is {state.status}; run `proteus aws down` first")
         if state is not None and state.status == "DELETE_IN_PROGRESS":
-            self._formation.wait(state.stack_id, tell)
+            formation.wait(state.stack_id, tell)
         elif state is not None and step.action is Action.FINISH:
-            self._formation.finish(state.stack_id, tell)
+            formation.finish(state.stack_id, tell)
         elif state is not None and step.action is Action.CHANGE:
-            self._formation.change(state.stack_id, self._want, template, tell)
+            formation.change(state.stack_id, want, template, tell)
         else:
-            if state is not None and (why := self._formation.remove(state, tell)) is not None:
+            if state is not None and (why := formation.remove(state, tell)) is not None:
                 raise StackError(f"{step.kind} {step.name}: {why}; run `proteus aws down` first")
             try:
-                self._formation.make(self._want, template, tell)
+                formation.make(want, template, tell)
             except ClientError as error:
                 if code_of(error) != "AlreadyExistsException":  # an answer was lost: the next look finds it
                     raise

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agileml.cli import main
-from bidbrain.aws.stack.template import STACK, text
+from bidbrain.aws.stack.template import REGION, STACK, text
 
 CONFIG = Path(__file__).resolve().parents[3] / "configs" / "aws.yaml"
 HEADER = "timestamp,instance_type,availability_zone,product,price\n"
@@ -147,3 +147,22 @@ def test_a_region_that_is_not_billed_in_dollars_wants_its_prices_said(proteus: C
     china = ("--set", "market.region=cn-north-1", "--set", "market.zones=[cn-north-1a]")
     error = proteus("--offline", *china, code=2)
     assert "market.on_demand" in error and "AWS bills cn-north-1 in CNY" in error and error.count("\n") == 1
+
+
+WEST = '{"us-west-2": {"zones": ["us-west-2a"]}}'
+
+
+def test_offline_says_what_other_regions_take(proteus: Callable[..., str]) -> None:
+    said = proteus("--offline", "--set", f"market.regions={WEST}")
+    assert text(REGION) in said and text(STACK) in said
+    assert "IAM policy of role proteus-demo-head in us-west-2:" in said
+    assert "IAM policy of the person who runs proteus aws, in the other regions:" in said
+    assert "arn:aws:ec2:us-west-2:ACCOUNT:subnet/*" in said and "vpc/VPC" in said
+
+
+def test_a_region_that_is_none_is_one_sentence(proteus: Callable[..., str]) -> None:
+    wrong = '{"us-east-1": {"zones": ["us-east-1a"]}}'
+    said = proteus("--offline", "--set", f"market.regions={wrong}", code=2)
+    assert "regions" in said and "expected others than us-east-1, which is market.region" in " ".join(
+        said.split()
+    )

@@ -476,6 +476,24 @@ def test_traffic_between_zones_of_ec2_has_a_price() -> None:
         on_ec2(traffic_usd_per_gb={"zones": 0.5})
 
 
+def test_other_regions_of_ec2_are_offered_and_what_data_costs_there_is_known() -> None:
+    west = {"us-west-2": {"zones": ["us-west-2a"]}}
+    market = on_ec2(regions=west).market
+    assert ("c5.xlarge", "us-west-2a") in market.offered.markets
+    home, far = (market.routes.place(Market("c5.xlarge", zone)) for zone in ("on-demand", "us-west-2a"))
+    assert (home.zone, market.routes.price(home, far)) == ("us-east-1b", 20_000)
+    bahrain = {"me-south-1": {"zones": ["me-south-1a"]}}
+    with pytest.raises(
+        ConfigError, match=r"market.traffic_usd_per_gb: what data costs from me-south-1 to us-east"
+    ):
+        on_ec2(regions=bahrain)
+    assert on_ec2(regions=bahrain, traffic_usd_per_gb={"me-south-1>*": 0.1}).market.routes is not None
+    with pytest.raises(
+        ConfigError, match=r"market.regions: found .*us-east-1, expected others than us-east-1, which is"
+    ):
+        on_ec2(regions={"us-east-1": {"zones": ["us-east-1a"]}})
+
+
 def test_optimizers_keep_their_kind() -> None:
     assert isinstance(from_values(BASE, ["optimizer.kind=momentum"]).optimizer, MomentumConfig)
     assert from_values(BASE, ["optimizer.kind=adam"]).optimizer == AdamConfig()

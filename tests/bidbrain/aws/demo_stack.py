@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bidbrain.aws.limits import Limits
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import OtherRegion, Site
 from bidbrain.aws.stack.template import (
+    RegionImage,
     Surroundings,
     wanted,
 )
@@ -22,5 +25,12 @@ THERE = Surroundings(
 )
 LIMITS = Limits(site=SITE, machines=20, job_micro_usd=20_000_000)
 WANTED = wanted(LIMITS, THERE)
+WEST = "us-west-2"
+WEST_IMAGE = "ami-0fedcba9876543210"
+WIDE = SITE.model_copy(
+    update={"regions": {WEST: OtherRegion(zones=("us-west-2a", "us-west-2c"), image=WEST_IMAGE)}}
+)
+WIDE_THERE = replace(THERE, elsewhere={WEST: RegionImage(WEST_IMAGE, "/dev/xvda")})
+WIDE_WANTED = wanted(LIMITS.model_copy(update={"site": WIDE}), WIDE_THERE)
 NAMES = WANTED.names
 PACKAGE = f"{NAMES.prefix}package/{THERE.package}"

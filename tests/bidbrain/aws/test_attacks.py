@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from bidbrain.aws.stack.template import boundary_policy, operator_policy, resource, role_policy
-from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE, WANTED
+from bidbrain.aws.stack.template import (
+    boundary_policy,
+    operator_policy,
+    region_policy,
+    regions_policy,
+    resource,
+    role_policy,
+)
+from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE, WANTED, WEST, WEST_IMAGE
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 EC2 = f"arn:aws:ec2:{REGION}:{ACCOUNT}"
@@ -17,6 +24,12 @@ OURS, STACK_TAG = {"proteus:stack": "demo"}, "aws:ResourceTag/proteus:stack"
 TEMPLATE = f"{EC2}:launch-template/NodeTemplate"
 HEAD, NODE = (role_policy(NAMES, role, SITE.bought_types, THERE.image) for role in ("HeadRole", "NodeRole"))
 OPERATOR = operator_policy(NAMES, own_bucket=True)
+# Of a stack in two regions: what each has beside the above.
+HEAD_WEST = region_policy(NAMES, WEST, SITE.bought_types, WEST_IMAGE)
+OPERATOR_WEST = regions_policy(NAMES, (WEST,), "vpc-home")
+HEAD_BOTH = {"Statement": [*HEAD["Statement"], *HEAD_WEST["Statement"]]}
+OPERATOR_BOTH = {"Statement": [*OPERATOR["Statement"], *OPERATOR_WEST["Statement"]]}
+EC2_WEST = f"arn:aws:ec2:{WEST}:{ACCOUNT}"
 BOUNDARY = f"{IAM}:policy/proteus-demo-boundary"
 
 
@@ -59,21 +72,30 @@ _KEYS = {
     "template": "ec2:LaunchTemplate",
     "service": "iam:PassedToService",
     "boundary": "iam:PermissionsBoundary",
+    "region": "aws:RequestedRegion",
+    "vpc": "ec2:Vpc",
 }
 GOOD = {"asked_tag": "demo", "type": "c5.xlarge", "template": TEMPLATE}
 
 
-def buys(policy: dict[str, Any], image: str = THERE.image, template: str = TEMPLATE, **changed: str) -> bool:
+def buys(
+    policy: dict[str, Any],
+    image: str = THERE.image,
+    template: str = TEMPLATE,
+    region: str = REGION,
+    **changed: str,
+) -> bool:
     """Whether a purchase goes through: RunInstances must be allowed on everything that it uses."""
     context = GOOD | {"template": template} | changed
+    ec2 = f"arn:aws:ec2:{region}:{ACCOUNT}"
     return all(
         (
-            allowed(policy, "ec2:CreateFleet", f"{EC2}:fleet/f-1", asked_tag=context["asked_tag"]),
-            allowed(policy, "ec2:RunInstances", f"{EC2}:instance/i-1", **context),
+            allowed(policy, "ec2:CreateFleet", f"{ec2}:fleet/f-1", asked_tag=context["asked_tag"]),
+            allowed(policy, "ec2:RunInstances", f"{ec2}:instance/i-1", **context),
             allowed(policy, "ec2:RunInstances", template),
-            allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/{image}"),
-            allowed(policy, "ec2:RunInstances", f"{EC2}:security-group/sg-1", tag="demo"),
-            allowed(policy, "ec2:RunInstances", f"{EC2}:subnet/subnet-1"),
+            allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{region}::image/{image}"),
+            allowed(policy, "ec2:RunInstances", f"{ec2}:security-group/sg-1", tag="demo"),
+            allowed(policy, "ec2:RunInstances", f"{ec2}:subnet/subnet-1"),
             allowed(policy, "iam:PassRole", f"{IAM}:role/proteus-demo-node", service="ec2.amazonaws.com"),
         )
     )
@@ -115,7 +137,7 @@ def test_attack_5_the_driver_of_a_job_buys_nothing_and_becomes_no_one_who_does()
     assert alone["Principal"] == {"Service": "ec2.amazonaws.com"}, "no process becomes the head by asking"
 
 
-@pytest.mark.parametrize("policy", [HEAD, NODE], ids=["head", "node"])
+@pytest.mark.parametrize("policy", [HEAD, HEAD_BOTH, NODE], ids=["head", "head in two regions", "node"])
 def test_attack_1_no_other_image_type_template_or_tag_is_bought(policy: dict[str, Any]) -> None:
     assert not buys(policy, image="ami-ffffffffffffffff0")
     assert not buys(policy, template=f"{EC2}:launch-template/lt-foreign")
@@ -123,30 +145,31 @@ def test_attack_1_no_other_image_type_template_or_tag_is_bought(policy: dict[str
     assert not buys(policy, asked_tag="other")
 
 
-@pytest.mark.parametrize("policy", [HEAD, NODE, OPERATOR], ids=["head", "node", "operator"])
+@pytest.mark.parametrize("policy", [HEAD_BOTH, NODE, OPERATOR_BOTH], ids=["head", "node", "operator"])
 def test_attack_2_a_foreign_machine_is_neither_tagged_nor_ended(policy: dict[str, Any]) -> None:
-    foreign = f"{EC2}:instance/i-foreign"
-    assert not allowed(policy, "ec2:CreateTags", foreign)
-    assert not allowed(policy, "ec2:CreateTags", foreign, tag="other")
-    assert not allowed(policy, "ec2:TerminateInstances", foreign)
-    assert not allowed(policy, "ec2:TerminateInstances", foreign, tag="other")
-    assert not allowed(policy, "ssm:StartSession", foreign)
-    assert not allowed(policy, "ssm:StartSession", foreign, session_tag="other")
+    for ec2, region in ((EC2, REGION), (EC2_WEST, WEST), (f"arn:aws:ec2:eu-west-1:{ACCOUNT}", "eu-west-1")):
+        foreign = f"{ec2}:instance/i-foreign"
+        assert not allowed(policy, "ec2:CreateTags", foreign, region=region)
+        assert not allowed(policy, "ec2:CreateTags", foreign, tag="other", region=region)
+        assert not allowed(policy, "ec2:TerminateInstances", foreign, region=region)
+        assert not allowed(policy, "ec2:TerminateInstances", foreign, tag="other", region=region)
+        assert not allowed(policy, "ssm:StartSession", foreign, region=region)
+        assert not allowed(policy, "ssm:StartSession", foreign, session_tag="other", region=region)
 
 
-@pytest.mark.parametrize("policy", [HEAD, NODE, OPERATOR], ids=["head", "node", "operator"])
+@pytest.mark.parametrize("policy", [HEAD_BOTH, NODE, OPERATOR_BOTH], ids=["head", "node", "operator"])
 def test_attack_3_no_stronger_role_is_passed(policy: dict[str, Any]) -> None:
     assert not allowed(policy, "iam:PassRole", f"{IAM}:role/Admin", service="ec2.amazonaws.com")
     assert not allowed(
         policy, "iam:PassRole", f"{IAM}:role/proteus-demo-node", service="lambda.amazonaws.com"
     )
-    if policy is not OPERATOR:
+    if policy is not OPERATOR_BOTH:
         assert not allowed(
             policy, "iam:PassRole", f"{IAM}:role/proteus-demo-head", service="ec2.amazonaws.com"
         )
 
 
-@pytest.mark.parametrize("policy", [HEAD, NODE, OPERATOR], ids=["head", "node", "operator"])
+@pytest.mark.parametrize("policy", [HEAD_BOTH, NODE, OPERATOR_BOTH], ids=["head", "node", "operator"])
 def test_attack_4_no_one_widens_the_boundary_or_acts_without_it(policy: dict[str, Any]) -> None:
     for role in ("proteus-demo-head", "proteus-demo-node", "Admin"):
         for action in ("iam:CreateRole", "iam:PutRolePolicy", "iam:PutRolePermissionsBoundary"):
@@ -169,7 +192,7 @@ def test_the_boundary_lets_the_roles_work_and_no_role_rule() -> None:
     assert not any(allowed(boundary, action, f"{IAM}:role/proteus-demo-head") for action in allows)
     assert not allowed(boundary, "iam:PassRole", f"{IAM}:role/Admin")
     assert not allowed(boundary, "s3:GetObject", "arn:aws:s3:::another/secret")
-    for policy in (HEAD, NODE):
+    for policy in (HEAD_BOTH, NODE):
         for statement in policy["Statement"]:
             tags = {"tag": "demo", "creating": "RunInstances"}
             for action in statement["Action"]:
@@ -181,3 +204,64 @@ def test_the_operator_makes_roles_within_the_boundary_and_reaches_the_stacks_mac
     assert allowed(OPERATOR, "ssm:StartSession", f"{EC2}:instance/i-1", session_tag="demo")
     document = f"arn:aws:ssm:{REGION}::document/AWS-StartPortForwardingSession"
     assert allowed(OPERATOR, "ssm:StartSession", document)
+
+
+WEST_TEMPLATE = f"{EC2_WEST}:launch-template/NodeTemplate"
+IN_WEST = {"image": WEST_IMAGE, "template": WEST_TEMPLATE, "region": WEST}
+
+
+def test_the_head_buys_in_the_regions_of_the_stack_and_in_no_other() -> None:
+    assert buys(HEAD_BOTH) and buys(HEAD_BOTH, **IN_WEST)
+    assert not buys(HEAD, **IN_WEST), "without a stack there"
+    assert not buys(HEAD_BOTH, **{**IN_WEST, "image": THERE.image})
+    assert not buys(HEAD_BOTH, **{**IN_WEST, "template": TEMPLATE})
+    ireland = {"template": WEST_TEMPLATE.replace(WEST, "eu-west-1"), "region": "eu-west-1"}
+    assert not buys(HEAD_BOTH, image=WEST_IMAGE, **ireland)
+    assert not buys(HEAD_BOTH, **IN_WEST, type="p5.48xlarge")
+    assert not buys(HEAD_BOTH, **IN_WEST, asked_tag="other")
+    assert not buys(NODE, **IN_WEST)
+    for ec2, ends in ((EC2, True), (EC2_WEST, True), (EC2.replace(REGION, "eu-west-1"), False)):
+        assert allowed(HEAD_BOTH, "ec2:TerminateInstances", f"{ec2}:instance/i-1", tag="demo") == ends
+    queue = f"arn:aws:sqs:{WEST}:{ACCOUNT}:proteus-demo"
+    assert allowed(HEAD_BOTH, "sqs:ReceiveMessage", queue) and not allowed(NODE, "sqs:ReceiveMessage", queue)
+    assert allowed(boundary_policy(NAMES), "sqs:ReceiveMessage", queue)
+
+
+def test_attack_6_the_operator_opens_no_foreign_network_and_reroutes_none() -> None:
+    """A peering has two ends; the one that lets in is always the stack's, the one that asks is that of the head too."""
+    peering = f"{EC2_WEST}:vpc-peering-connection/pcx-1"
+    ask, accept = "ec2:CreateVpcPeeringConnection", "ec2:AcceptVpcPeeringConnection"
+    assert allowed(OPERATOR_BOTH, accept, peering, region=WEST)
+    assert allowed(OPERATOR_BOTH, accept, f"{EC2_WEST}:vpc/vpc-1", tag="demo", region=WEST)
+    assert allowed(OPERATOR_BOTH, ask, f"{EC2}:vpc/vpc-home", region=REGION)
+    for foreign in (f"{EC2}:vpc/vpc-other", f"{EC2_WEST}:vpc/vpc-other"):
+        for action in (ask, accept):
+            assert not allowed(OPERATOR_BOTH, action, foreign, region=REGION)
+            assert not allowed(OPERATOR_BOTH, action, foreign, tag="other", region=WEST)
+    assert not allowed(OPERATOR_BOTH, accept, f"{EC2}:vpc/vpc-home", region=REGION)
+    table, home = f"{EC2}:route-table/rtb-1", f"{EC2}:vpc/vpc-home"
+    assert allowed(OPERATOR_BOTH, "ec2:CreateRoute", table, vpc=home)
+    for policy in (HEAD_BOTH, NODE):
+        assert not any(
+            allowed(policy, each, table, vpc=home) for each in ("ec2:CreateRoute", "ec2:DeleteRoute")
+        )
+        assert not allowed(policy, ask, f"{EC2}:vpc/vpc-home", region=REGION)
+    for action in ("ec2:CreateRoute", "ec2:DeleteRoute", "ec2:ReplaceRoute"):
+        assert not allowed(OPERATOR_BOTH, action, table, vpc=f"{EC2}:vpc/vpc-other")
+        assert not allowed(
+            OPERATOR_BOTH, action, f"{EC2_WEST}:route-table/rtb-2", vpc=f"{EC2_WEST}:vpc/vpc-other"
+        )
+    for action in (
+        "ec2:DeleteVpc",
+        "ec2:DeleteSubnet",
+        "ec2:DeleteVpcPeeringConnection",
+        "ec2:DeleteRouteTable",
+    ):
+        assert not allowed(OPERATOR_BOTH, action, f"{EC2_WEST}:vpc/vpc-other", region=WEST)
+    for region in (REGION, "eu-west-1"):
+        assert not allowed(
+            OPERATOR_BOTH, "ec2:CreateVpc", f"arn:aws:ec2:{region}:{ACCOUNT}:vpc/*", region=region
+        )
+    stack = f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/proteus-demo/1"
+    assert not allowed(OPERATOR_BOTH, "cloudformation:CreateStack", stack, region="eu-west-1")
+    assert allowed(OPERATOR_BOTH, "cloudformation:CreateStack", stack.replace("eu-west-1", WEST), region=WEST)

@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 
 from bidbrain.aws.notices import KINDS
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import MOST_REGIONS, Site
 from bidbrain.aws.stack.names import names_of
 from bidbrain.aws.stack.template import (
     OPERATOR,
+    REGION,
     STACK,
     operator_policy,
+    region_policy,
+    regions_policy,
     resource,
     role_policy,
     text,
 )
-from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE, WANTED
+from tests.bidbrain.aws.demo_stack import NAMES, SITE, THERE, WANTED, WEST, WEST_IMAGE, WIDE_WANTED
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -65,7 +68,7 @@ def test_the_bucket_is_closed_and_stays_and_the_rule_is_that_of_the_notices() ->
     assert "CidrIp" not in text(STACK)
 
 
-@pytest.mark.parametrize("name", [STACK, OPERATOR])
+@pytest.mark.parametrize("name", [STACK, REGION, OPERATOR])
 def test_cloudformation_would_take_the_templates(name: str, tmp_path: Path) -> None:
     """By the rules of AWS' own linter, and below the size that goes without a bucket."""
     from cfnlint.api import lint
@@ -103,6 +106,60 @@ def test_the_operator_may_do_what_cloudformation_does_in_their_name() -> None:
         }
         missing = {each for each in needed - allowed - unused if not each.startswith("ec2:Describe")}
         assert not missing, resource_type
+
+
+def test_the_operator_may_do_what_cloudformation_does_in_other_regions() -> None:
+    from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+
+    unused = {"iam:PutUserPolicy", "iam:PutGroupPolicy", "iam:DeleteUserPolicy", "iam:DeleteGroupPolicy"}
+    unused |= {"iam:GetUserPolicy", "iam:GetGroupPolicy", "ec2:AttachVpnGateway", "ec2:DetachVpnGateway"}
+    unused |= {"ec2:AuthorizeSecurityGroupEgress", "ec2:RevokeSecurityGroupEgress"}
+    unused |= {
+        "ec2:CreateVpcEncryptionControl",
+        "ec2:AssociateSubnetCidrBlock",
+        "ec2:DisassociateSubnetCidrBlock",
+    }
+    policies = (operator_policy(NAMES, own_bucket=True), regions_policy(NAMES, (WEST,), "vpc-1"))
+    allowed = {action for policy in policies for each in policy["Statement"] for action in each["Action"]}
+    for resource_type in {
+        each["Type"] for each in WIDE_WANTED.elsewhere[WEST].template["Resources"].values()
+    }:
+        handlers = PROVIDER_SCHEMA_MANAGER.get_resource_schema(WEST, resource_type).schema["handlers"]
+        needed = {
+            p for name in ("create", "read", "delete") for p in handlers.get(name, {}).get("permissions", ())
+        }
+        missing = {each for each in needed - allowed - unused if not each.startswith("ec2:Describe")}
+        assert not missing, resource_type
+
+
+def test_another_region_has_a_network_of_its_own_and_the_machines_of_the_home_region() -> None:
+    want = WIDE_WANTED.elsewhere[WEST]
+    subnets = {
+        each["Properties"]["AvailabilityZone"]: each["Properties"]["CidrBlock"]
+        for each in want.template["Resources"].values()
+        if each["Type"] == "AWS::EC2::Subnet"
+    }
+    assert subnets == {"us-west-2a": "10.81.0.0/20", "us-west-2c": "10.81.16.0/20"}
+    data, home = resource(want, "NodeTemplate")["LaunchTemplateData"], launch_data("NodeTemplate")
+    assert data.pop("ImageId") == WEST_IMAGE and home.pop("ImageId") == THERE.image
+    assert data.pop("IamInstanceProfile") == {"Name": NAMES.node} and home.pop("IamInstanceProfile")
+    # Roles, bucket and parameters are those of the home region, and it says so.
+    assert data == home
+    assert "region=us-east-1" in base64.b64decode(data["UserData"]).decode()
+    assert resource(want, "Rule")["EventPattern"] == resource(WANTED, "Rule")["EventPattern"]
+    assert resource(want, "GroupInside") == resource(WANTED, "GroupInside")
+    assert "CidrIp" not in text(REGION) and len(json.dumps(want.template)) <= 51_200
+    assert WIDE_WANTED.template == WANTED.template
+
+
+def test_policies_of_the_most_regions_fit_what_iam_takes() -> None:
+    types = tuple(f"m5dn.{size}xlarge" for size in (2, 4, 8, 12, 16, 24))
+    head = len(json.dumps(role_policy(NAMES, "HeadRole", types, THERE.image), separators=(",", ":")))
+    west = len(json.dumps(region_policy(NAMES, "ap-southeast-2", types, THERE.image), separators=(",", ":")))
+    assert head + MOST_REGIONS * west <= 10_240
+    regions = ("ap-southeast-2", "ap-northeast-1", "us-gov-west-1")
+    you = regions_policy(NAMES, regions, "vpc-0123456789abcdef0")
+    assert len(json.dumps(you, separators=(",", ":"))) <= 6_144
 
 
 def test_a_bucket_of_the_users_own_is_neither_made_nor_removed() -> None:

@@ -1,0 +1,132 @@
+"""The buyer of a stack in two regions that `up` made: it buys, looks and ends in both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bidbrain.aws.buyer.buyer import Buyer, BuyerPlace
+from bidbrain.aws.buyer.messages import (
+    AskHeld,
+    AskPurchase,
+    AskQuotes,
+    EndOthers,
+    InstancesAre,
+    OpenJob,
+    OthersEnded,
+    QuotesAre,
+)
+from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.history.prices import Market
+from bidbrain.live.cloud import Order, UnknownOutcomeError
+from bidbrain.live.unix_clock import UnixClock
+from tests.aws.layer import Ec2Layer
+from tests.aws.stack_rig import OTHER_REGIONS, StackRig, plain_aws
+
+pytestmark = pytest.mark.aws
+
+WEST = "us-west-2"
+HERE, THERE = Market("c5.xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a")
+ORPHAN_AFTER_S = 300
+
+
+class Wide:
+    """Clients of both regions, whose EC2 is moto's with what moto leaves out."""
+
+    def __init__(self, url: str, region: str = "us-east-1") -> None:
+        self._url, self._region = url, region
+        self.layer = Ec2Layer(url, region=region)
+        self._elsewhere: dict[str, Wide] = {}
+        for zone in "ab":
+            self.layer.prices[("c5.xlarge", f"{region}{zone}")] = 0.06
+
+    def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
+        home = plain_aws(self._url)
+        aws = home if self._region == "us-east-1" else home.at(self._region)
+        return self.layer if service == "ec2" else aws.client(service, attempts)
+
+    def at(self, region: str) -> Wide:
+        if region not in self._elsewhere:
+            self._elsewhere[region] = Wide(self._url, region)
+        return self._elsewhere[region]
+
+
+class Rig:
+    def __init__(self, url: str, folder: Path) -> None:
+        self.stack = StackRig(url, "widebuyer", regions=dict(OTHER_REGIONS))
+        self.host = self.stack.up().ip
+        self.aws = Wide(url)
+        self.west = self.aws.at(WEST).layer
+        self.at_s = int(time.time()) + 600
+        self.said: list[str] = []
+        self.place = BuyerPlace(self.stack.want.names, self.host, folder / "state", ORPHAN_AFTER_S)
+        self.buyer = self.again()
+
+    def again(self) -> Buyer:
+        """As the service manager starts it: on the same folder."""
+        clock = UnixClock(lambda: float(self.at_s), lambda: float(self.at_s))
+        self.buyer = Buyer(self.place, self.aws, clock, self.said.append)
+        return self.buyer
+
+    def buy(self, token: str, market: Market) -> list[str]:
+        answer = self.buyer.answer(AskPurchase(Order(token, market, 1, 1, 170_000)), 1)
+        assert isinstance(answer, InstancesAre)
+        return [each.instance_id for each in answer.instances]
+
+    def bought(self) -> set[str]:
+        return {each["InstanceId"] for each in self.stack.instances()} - {self._head()}
+
+    def _head(self) -> str:
+        (head,) = (each for each in self.stack.instances() if each.get("PrivateIpAddress") == self.host)
+        return str(head["InstanceId"])
+
+
+@pytest.fixture
+def rig(moto_url: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(moto_url, tmp_path)
+    yield rig
+    rig.stack.down()
+    assert not rig.stack.leftovers()
+
+
+def test_it_buys_in_both_regions_and_ends_what_no_driver_comes_back_for(rig: Rig) -> None:
+    opened = rig.buyer.open(OpenJob("widebuyer", "job"), 1)
+    assert {HERE, THERE} <= set(opened.markets)
+    both = {*rig.buy("a", HERE), *rig.buy("b", THERE)}
+    assert rig.bought() == both and len(rig.west.alive("widebuyer/job")) == 1
+    held = rig.buyer.answer(AskHeld(), 1)
+    assert isinstance(held, InstancesAre) and {each.instance_id for each in held.instances} == both
+    assert (rig.place.folder / "us-west-2.csv.gz").exists(), "each region's prices are archived"
+    rig.buyer.left(1)
+    rig.at_s += ORPHAN_AFTER_S + 1
+    rig.west.is_silent = True
+    with pytest.raises(UnknownOutcomeError, match=r"ending machines: i-.*us-west-2"):
+        rig.buyer.look()
+    assert len(rig.bought()) == 1, "at home it ended"
+    rig.at_s += 100
+    rig.west.is_silent = False
+    rig.buyer.look()
+    assert not rig.bought()
+
+
+def test_it_ends_what_an_earlier_job_left_in_another_region(rig: Rig) -> None:
+    rig.buyer.open(OpenJob("widebuyer", "first"), 1)
+    left = rig.buy("a", THERE)
+    rig.again().open(OpenJob("widebuyer", "second"), 1)
+    rig.west.is_silent = True
+    assert rig.buyer.answer(EndOthers(), 1) == OthersEnded(())
+    assert "what earlier jobs left running in us-west-2 could not be ended" in rig.said[-1]
+    quotes = rig.buyer.answer(AskQuotes(), 1)
+    assert isinstance(quotes, QuotesAre) and {each.market.zone for each in quotes.offers} == {
+        "us-east-1a",
+        "us-east-1b",
+    }
+    assert "the region us-west-2 does not answer" in quotes.troubles[0]
+    rig.west.is_silent = False
+    ended = rig.buyer.answer(EndOthers(), 1)
+    assert isinstance(ended, OthersEnded) and [each.instance_id for each in ended.machines] == left
+    assert not rig.bought()
