@@ -15,9 +15,9 @@ from agileml.cli import main
 from agileml.market.drain_notices import DrainNotices
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.aws.notices import ImdsNotices
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import OtherRegion, Site
 from bidbrain.aws.stack.attach import attach
-from bidbrain.aws.stack.template import OPERATOR, STACK, text
+from bidbrain.aws.stack.template import OPERATOR, REGION, STACK, text
 from bidbrain.instants import show_instant
 from bidbrain.live.cloud import Alert, InstanceNotice, NoticeSource
 from bidbrain.live.guards import Guards
@@ -256,3 +256,34 @@ def test_a_quota_of_nothing(proteus: Callable[..., str], monkeypatch: pytest.Mon
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.slow
+def test_a_plan_and_a_stack_over_two_regions(proteus: Callable[..., str], moto_url: str) -> None:
+    place = "s3://proteus-wide-123456789012-us-east-1/proteus/wide/checkpoints"
+    west = '{"us-west-2": {"zones": ["us-west-2a"]}}'
+    wide = (
+        *("--set", "market.name=wide", "--set", f"checkpoint.path={place}"),
+        *("--set", f"market.regions={west}"),
+    )
+    rig = StackRig(moto_url, "wide", regions={"us-west-2": OtherRegion(zones=("us-west-2a",))})
+    planned = proteus("plan", str(CONFIG), *wide)
+    assert "make   CloudFormation stack of a region proteus-wide in us-west-2" in planned
+    assert "make   peering of networks  us-east-1 with us-west-2" in planned
+    assert "us-west-2: 10.81.0.0/16" in planned and '"Sid": "PeerOurs"' in planned
+    assert not rig.leftovers(), "a plan makes nothing"
+    assert "peering of networks  us-east-1 with us-west-2" in proteus("up", str(CONFIG), "--yes", *wide)
+    shown = proteus("status", str(CONFIG), *wide)
+    assert "proteus-wide in us-west-2" in shown and "us-east-1 with us-west-2" in shown
+    assert "interrupted" not in shown
+    rig.down()  # moto's CloudFormation alone leaves a network
+    assert not rig.leftovers()
+    assert "Nothing of the stack wide is left" in proteus("down", str(CONFIG), "--yes", *wide)
+    near = west.replace("us-west-2", "us-wst-2")
+    said = proteus("plan", str(CONFIG), *wide, "--set", f"market.regions={near}", code=2)
+    assert "market.regions" in said and "us-wst-2" in said
+
+
+def test_the_template_of_another_region_is_printed(proteus: Callable[..., str]) -> None:
+    assert proteus("template", "--region") == text(REGION)
+    assert "expected one of them" in proteus("template", "--region", "--operator", code=2)
