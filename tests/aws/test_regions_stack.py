@@ -169,3 +169,15 @@ def test_a_plan_looks_at_every_region(rig: StackRig) -> None:
     assert any(
         "expected one that does not overlap with 172.31.0.0/16, the network of us-east-1" in t for t in said
     )
+
+
+def test_a_peering_that_is_not_known_everywhere_yet_is_waited_for(rig: StackRig) -> None:
+    """It was made and is not listed; the other region has not heard of it."""
+    rig.aws.late = {
+        "ec2.create_vpc_peering_connection": "VpcPeeringConnectionAlreadyExists",
+        "ec2.accept_vpc_peering_connection": "InvalidVpcPeeringConnectionID.NotFound",
+    }
+    rig.up()
+    assert rig.aws.seen["not known yet"] == 2 and 0 < rig.slept_s < 60
+    (peering,) = (each for each in rig.found().parts if each.kind is PartKind.PEERING)
+    assert peering.is_current

@@ -20,6 +20,7 @@ ALIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
 MISSING = {
     "404",
     "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidVpcPeeringConnectionID.NotFound",
     "NoSuchBucket",
     "ParameterNotFound",
 }

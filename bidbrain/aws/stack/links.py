@@ -130,18 +130,24 @@ def connect(aws: Clients, site: Site, region: str, other_region: str, part: Part
 
     Raises StackError for networks that overlap; ClientError of a call.
     """
+    from botocore.exceptions import ClientError
+
     one, other = network(aws, site, region), network(aws, site, other_region)
     if one is None or other is None:
         return  # not listed yet
     check_apart(one, other)
     if part is None:
         tags = tags_of(site, "peering") | {"Name": f"proteus-{site.name}"}
-        clients_of(aws, site, region).client("ec2").create_vpc_peering_connection(
-            VpcId=one.vpc,
-            PeerVpcId=other.vpc,
-            PeerRegion=other_region,
-            TagSpecifications=[{"ResourceType": "vpc-peering-connection", "Tags": tag_list(tags)}],
-        )
+        try:
+            clients_of(aws, site, region).client("ec2").create_vpc_peering_connection(
+                VpcId=one.vpc,
+                PeerVpcId=other.vpc,
+                PeerRegion=other_region,
+                TagSpecifications=[{"ResourceType": "vpc-peering-connection", "Tags": tag_list(tags)}],
+            )
+        except ClientError as error:
+            if code_of(error) != "VpcPeeringConnectionAlreadyExists":  # it is not listed yet
+                raise
     elif part.value == WAITS:
         there = clients_of(aws, site, other_region).client("ec2")
         there.accept_vpc_peering_connection(VpcPeeringConnectionId=part.part_id)
