@@ -121,8 +121,9 @@ def test_up_and_down_die_at_two_moments(moto_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_up_and_down_die_at_every_moment(moto_url: str) -> None:
-    assert campaign(moto_url, None) > 50
+def test_up_and_down_die_at_many_moments(moto_url: str) -> None:
+    """With None it is every moment, which takes five minutes of a core."""
+    assert campaign(moto_url, 20) == 20
 
 
 def test_machines_in_both_regions_are_ended_before_the_networks_go(rig: StackRig) -> None:
