@@ -15,14 +15,12 @@ import secrets
 import statistics
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import child_machines  # first: it sets the environment that the processes begin with
 import embedding_peer
-import numpy as np
 import torch
-from child_machines import WARM_UP, WORLD, Pair, Sample, free_port, serve_machine, train
+from child_machines import WARM_UP, WORLD, Pair, Sample, free_port, sample, serve_machine, train
 from embedding_peer import Shop, offers
 
 from agileml.apps.torch.module import TorchModule
@@ -42,7 +40,7 @@ def data_of(shop: Shop) -> Any:
 
 
 def run_engine(machines: Pair, shop: Shop, steps: int, *, deterministic: bool) -> Sample:
-    """As bench_ddp measures: from one clock applied to the next, and the CPU of both processes."""
+    """As bench_ddp measures."""
     values = {
         "application": "torch",
         "model": {"batch_size": WORLD * shop.batch, "loss": "bce_with_logits"},
@@ -57,15 +55,7 @@ def run_engine(machines: Pair, shop: Shop, steps: int, *, deterministic: bool) -
         "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
     }
     app = TorchModule(build=shop.build, dataset=partial(data_of, shop))
-    ends, answers = train(machines, RunSpec(secrets.token_hex(4), from_values(values), app))
-    seconds = [after - before for before, after in pairwise(ends)]
-    first, last = ends[WARM_UP - 1], ends[-1]
-    cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)
-    return Sample(
-        statistics.median(seconds[WARM_UP - 1 :]),
-        float(cpu_s) / (len(ends) - WARM_UP),
-        max(memory for _, memory in answers),
-    )
+    return sample(*train(machines, RunSpec(secrets.token_hex(4), from_values(values), app)))
 
 
 def measure(peers: Pair, shop: Shop, rounds: int, steps: int, *, with_dense: bool) -> dict[str, list[Sample]]:

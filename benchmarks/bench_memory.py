@@ -31,18 +31,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from agileml.events.run import ClockDone
+from process_environment import ENVIRONMENT
 
 # As the engine sets them for the processes of a run; before torch and numpy come.
-os.environ |= {
-    "MALLOC_TRIM_THRESHOLD_": "-1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(1 << 26),
-    "MALLOC_ARENA_MAX": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+os.environ |= ENVIRONMENT
 
 import torch
 
@@ -50,6 +42,7 @@ from agileml.apps.torch.models import mlp
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
 from agileml.core.protocol.inputs import NodeUp
+from agileml.events.run import ClockDone
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.net.links import UNREAD_MESSAGES

@@ -21,18 +21,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from agileml.events.run import ClockDone
+from process_environment import ENVIRONMENT
 
 # Before the children start: freed arrays stay with the process, for the engine and for the peer alike.
-os.environ |= {
-    "MALLOC_TRIM_THRESHOLD_": "-1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(1 << 26),
-    "MALLOC_ARENA_MAX": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+os.environ |= ENVIRONMENT
 
 import numpy as np
 import torch
@@ -41,6 +33,7 @@ from ddp_peer import Options, Task, Training, items, resident_mb
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
 from agileml.core.protocol.inputs import NodeUp
+from agileml.events.run import ClockDone
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.process.head import Head
@@ -225,7 +218,11 @@ def run_ddp(pair: Pair, task: Task, options: Options | None, steps: int) -> Samp
 
 def run_engine(pair: Pair, task: Task, engine: Engine, steps: int, warm_up: int = WARM_UP) -> Sample:
     spec = RunSpec(secrets.token_hex(4), from_values(engine.config(steps, task)), application(task))
-    ends, answers = train(pair, spec)
+    return sample(*train(pair, spec), warm_up)
+
+
+def sample(ends: list[float], answers: list[Any], warm_up: int = WARM_UP) -> Sample:
+    """Of what `train` returns: from one clock applied to the next, and the CPU of all processes meanwhile."""
     seconds = [after - before for before, after in pairwise(ends)]
     first, last = ends[warm_up - 1], ends[-1]
     cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)

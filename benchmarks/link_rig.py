@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import process_environment
 import zmq
 from hosts import Hosts, HostsError, Link
 
@@ -40,15 +41,8 @@ from agileml.process.spec import RunSpec
 
 LIMIT_S = 120.0
 WARM_UP = 3  # clocks that are not counted: connections are made, buffers are touched for the first time
-# What the engine's actors run with, and every peer too: freed arrays stay with the process, one thread computes.
 ENVIRONMENT = {
-    "MALLOC_TRIM_THRESHOLD_": "-1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(1 << 26),
-    "MALLOC_ARENA_MAX": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
+    **process_environment.ENVIRONMENT,
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # these hosts have no names
 }
 RELIABLE, TRANSIENT = Tier.RELIABLE, Tier.TRANSIENT

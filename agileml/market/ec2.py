@@ -34,7 +34,8 @@ def _say_ended(machines: tuple[LeftBehind, ...]) -> None:
 
 
 class Ec2Backend(JoinedCluster):
-    """The cluster behind `address`, and EC2 in one region. Raises ClusterError: no cluster, no buyer, or no stack."""
+    """The cluster behind `address`, and EC2 in the regions of the stack. Raises ClusterError: no cluster, no buyer, or
+    no stack."""
 
     leave_s = LEAVE_S
 

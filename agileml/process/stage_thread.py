@@ -44,6 +44,11 @@ class Mailbox:
             self._is_closed = True
             self._changed.notify()
 
+    def wake(self) -> None:
+        """Let a wait look again whether its computation has been aborted."""
+        with self._changed:
+            self._changed.notify()
+
     def arrange(self, command: Arrange) -> None:
         """The stages of an epoch are known; what older epochs sent is dropped."""
         with self._changed:
@@ -98,7 +103,6 @@ class StageThread(ComputeThread):
     ) -> None:
         self._mailbox = Mailbox()
         self._walker = walker
-        self._waited_s = 0.0  # for neighbours, since the last sums
 
         def load() -> None:
             load_kernels()
@@ -117,6 +121,9 @@ class StageThread(ComputeThread):
                 self._mailbox.arrange(job)
             case PassOn():
                 self._mailbox.deliver(job.crossing)
+            case Abort():
+                super().ask(job)
+                self._mailbox.wake()
             case _:
                 super().ask(job)
 
@@ -134,6 +141,7 @@ class StageThread(ComputeThread):
         stages = self._mailbox.stages(job.timeline, job.cursor)
         walk = self._walker.walk(job, stages, delivery.take, time.monotonic)
         answer: Crossing | None = None
+        waited_s = 0.0  # for neighbours, since the last sums of this walk
         while True:
             began_s = time.monotonic()
             try:
@@ -147,10 +155,10 @@ class StageThread(ComputeThread):
             if isinstance(step, Awaited):
                 since_s = time.monotonic()
                 answer = self._mailbox.take(step, job.cursor)
-                self._waited_s += time.monotonic() - since_s
+                waited_s += time.monotonic() - since_s
             elif isinstance(step, Computed):
-                waited_s, self._waited_s = self._waited_s, 0.0
                 compute_s = max(0.0, step.compute_s - waited_s)
                 self._report(replace(step, compute_s=compute_s, waited_s=waited_s))
+                waited_s = 0.0
             else:
                 self._report(step)

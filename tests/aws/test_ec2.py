@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,10 @@ from bidbrain.aws.prices import GONE_S
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, CapacityError, CredentialsError, Order, RefusedError
 from bidbrain.live.guards import Guards
-from bidbrain.live.journal import Answered, Journal, Noticed, Troubled
+from bidbrain.live.journal import Answered, Noticed, Troubled
 from tests.aws.ground import USD, AwsGround
+from tests.aws.kill_campaign import KillCampaign, forget
 from tests.aws.layer import REGION, Ec2Layer
-from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
 from tests.bidbrain.live.makers import Memory
 
 pytestmark = pytest.mark.aws
@@ -215,64 +213,35 @@ def test_no_credentials_is_one_sentence(
         client("ec2", REGION, moto_url)
 
 
-def forget(url: str) -> None:
-    """moto keeps terminated machines for ever, and every listing goes through them."""
-    urllib.request.urlopen(
-        urllib.request.Request(f"{url}/moto-api/reset", method="POST"), timeout=600
-    ).close()
-
-
 def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     """Jobs on a hostile EC2, their services killed at random moments: no orphan, no double, all end well."""
-    rng = random.Random(5)
-    moments: list[str] = []
-    seen: Counter[str] = Counter()
-    hostile: Counter[str] = Counter()
+    made = KillCampaign(url, folder, kills, seed=5)
     number = 0
-    while sum(seen.values()) < kills:
+    while not made.is_over:
         forget(url)
-        layer = Ec2Layer(url, seed=number)
-        layer.throttled, layer.lost = 0.15, 0.25
+        layer = made.layer(number)
         layer.most = {"us-east-1a": 4}
         layer.full = {"us-east-1b"} if number % 2 else set()
-        name = f"kill{kills}x{number}"
-        ground = AwsGround(layer, name, hours=0.5)
+        ground = AwsGround(layer, f"kill{kills}x{number}", hours=0.5)
         ground.events = {
             ground.start_s + at_s: lambda g=ground, a=layer: [a.evict(m) for m in sorted(g.engine.held)[:2]]
             for at_s in (600, 1300)
         }
-        plan: list[int | None] = (
-            [pick(rng, moments) for _ in range(min(3, kills - sum(seen.values())))] if moments else []
-        )
-        for at in [*plan, None]:
-            fuse = Fuse(at)
-            try:
-                with Journal(folder / name) as journal:
-                    cloud = FusedCloud(ground.new_cloud(), fuse)
-                    closing = ground.play(FusedJournal(journal, fuse), cloud)  # type: ignore[arg-type]
-            except Killed:
-                seen[fuse.where] += 1
-                continue
-            if at is not None:
-                continue  # it was over before the moment came
-            moments = moments or fuse.passed
-        assert closing.finished
-        assert not layer.alive(name), "orphans"
-        assert ground.service is not None
-        state = ground.service.state
+        assert made.play(ground).finished
+        assert not layer.alive(ground.job), "orphans"
         known = {
             m.instance_id
-            for r in Journal(folder / name).records
+            for r in made.journal(ground).records
             if isinstance(r, Answered)
             for m in r.instances
         }
         bought = [machine for machines in layer.bought.values() for machine in machines]
         assert sorted(known) == sorted(bought), "doubles"
-        assert len(layer.bought) <= state.orders
-        hostile.update(layer.seen)
+        assert ground.service is not None and len(layer.bought) <= ground.service.state.orders
+        made.hostile.update(layer.seen)
         number += 1
-    print(f"{sum(seen.values())} kills in {number} jobs at {len(seen)} kinds of moment; {dict(hostile)}")
-    return seen
+    made.say(number)
+    return made.seen
 
 
 def test_three_kills(moto_url: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -17,12 +16,12 @@ from bidbrain.aws.notices import SqsNotices
 from bidbrain.aws.regions import GIVE_UP_S, MOST_SILENT_S, Ec2Regions
 from bidbrain.history.prices import Market
 from bidbrain.instants import show_instant
-from bidbrain.live.cloud import CloudError, Order, RefusedError, UnknownOutcomeError
-from bidbrain.live.journal import Answered, Journal, Noticed, Stray, Troubled
+from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
+from bidbrain.live.journal import Answered, Noticed, Record, Stray, Troubled
 from tests.aws.ground import ZONES, AwsGround
+from tests.aws.kill_campaign import KillCampaign, forget
 from tests.aws.layer import Ec2Layer
-from tests.aws.test_ec2 import event, forget
-from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
+from tests.aws.test_ec2 import event
 from tests.bidbrain.live.makers import Memory
 
 pytestmark = pytest.mark.aws
@@ -208,61 +207,36 @@ def test_a_silent_home_region_is_the_market_s_own_silence(ec2: Ec2Layer, west: E
 
 def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     """Jobs over two hostile regions, one of which falls silent; their services are killed at random moments."""
-    rng = random.Random(7)
-    moments: list[str] = []
-    seen: Counter[str] = Counter()
-    hostile: Counter[str] = Counter()
+    made = KillCampaign(url, folder, kills, seed=7)
     number = 0
-    while sum(seen.values()) < kills:
+    while not made.is_over:
         forget(url)
-        home, west = Ec2Layer(url, seed=number), Ec2Layer(url, seed=1000 + number, region=WEST)
-        for layer in (home, west):
-            layer.throttled, layer.lost = 0.15, 0.25
+        home, west = made.layer(number), made.layer(1000 + number, WEST)
         west.most = {"us-west-2a": 3}
         west.full = {"us-west-2b"}
-        name = f"two{kills}x{number}"
-        ground = TwoRegions(home, west, name, hours=0.5)
+        ground = TwoRegions(home, west, f"two{kills}x{number}", hours=0.5)
         ground.events = {
             ground.start_s + 600: lambda g=ground, w=west: [w.evict(m) for m in sorted(_spot(w, g.job))[:1]],
             ground.start_s + 800: ground.silence,
             ground.start_s + 1000: lambda g=ground, h=home: [h.evict(m) for m in sorted(_spot(h, g.job))[:1]],
             ground.start_s + 1400: lambda g=ground: g.silence(False),
         }
-        plan: list[int | None] = (
-            [pick(rng, moments) for _ in range(min(3, kills - sum(seen.values())))] if moments else []
-        )
-        for at in [*plan, None]:
-            fuse = Fuse(at)
-            try:
-                with Journal(folder / name) as journal:
-                    cloud = FusedCloud(ground.new_cloud(), fuse)
-                    closing = ground.play(FusedJournal(journal, fuse), cloud)  # type: ignore[arg-type]
-            except Killed:
-                seen[fuse.where] += 1
-                continue
-            if at is not None:
-                continue  # it was over before the moment came
-            moments = moments or fuse.passed
-        assert closing.finished
+        assert made.play(ground).finished
         assert not ground.alive(), "orphans"
-        told = {
-            each.instance_id
-            for record in Journal(folder / name).records
-            for each in (
-                record.instances
-                if isinstance(record, Answered)
-                else (record.instance,)
-                if isinstance(record, Stray)
-                else ()
-            )
-        }
+        told = {each.instance_id for record in made.journal(ground).records for each in _told(record)}
         bought = [m for layer in (home, west) for machines in layer.bought.values() for m in machines]
-        assert told <= set(bought) and len(set(bought)) == len(bought)
-        assert set(bought) - told == set(), "what was bought is in the journal, as bought or as a stray"
-        hostile.update(home.seen + west.seen)
+        assert len(set(bought)) == len(bought), "doubles"
+        assert told == set(bought), "what was bought is in the journal, as bought or as a stray"
+        made.hostile.update(home.seen + west.seen)
         number += 1
-    print(f"{sum(seen.values())} kills in {number} jobs at {len(seen)} kinds of moment; {dict(hostile)}")
-    return seen
+    made.say(number)
+    return made.seen
+
+
+def _told(record: Record) -> tuple[Instance, ...]:
+    if isinstance(record, Answered):
+        return record.instances
+    return (record.instance,) if isinstance(record, Stray) else ()
 
 
 def test_three_kills_over_two_regions(moto_url: str, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ from agileml.core.protocol.messages import (
 )
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
-from agileml.core.protocol.view import View
+from agileml.core.protocol.view import CutId, View
 
 
 class Node:
@@ -104,6 +104,7 @@ class Node:
         self._retry_due_s = 0.0
         self._backoff = RetryBackoff(timers.retry_s)
         self._reported_limit = -1
+        self._cut_begun: CutId | None = None  # that was reported
         # The versions when it last said that it has paused.
         self._stopped: tuple[tuple[int, int], ...] | None = None
         self._piggybacks = can_piggyback(job)
@@ -219,6 +220,8 @@ class Node:
             # All clocks that may start are done: the controller waits for this before it moves the limit.
             self._reported_limit = limit
             self._status_due_s = now_s
+        if self.server.cut_begun != self._cut_begun:  # the controller counts how long the cut takes
+            self._cut_begun, self._status_due_s = self.server.cut_begun, now_s
         stopped = self.server.versions(self.promised) if self.combiner.is_paused else None
         if stopped != self._stopped:  # the controller waits for it
             self._stopped, self._status_due_s = stopped, now_s

@@ -50,7 +50,7 @@ from agileml.core.protocol.messages import (
     Squares,
     TimedPush,
 )
-from agileml.core.protocol.view import ClockPlan, View
+from agileml.core.protocol.view import ClockPlan, CutId, View
 from straggler.consistency import Read
 from straggler.coverage import Verdict
 
@@ -232,6 +232,11 @@ class Server:
     def name_cut(self, message: NameCut) -> None:
         """Record the committed cut and get ready for the next one."""
         self._parts.name(message, self._shards(message.epoch))
+
+    @property
+    def cut_begun(self) -> CutId | None:
+        """The newest cut whose parts are copied and sent."""
+        return self._parts.begun
 
     def send_copied(self) -> None:
         """Send the parts of the open cut that the replica has copied meanwhile."""

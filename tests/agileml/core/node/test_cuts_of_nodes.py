@@ -20,6 +20,7 @@ from agileml.core.protocol.messages import (
     Role,
     Source,
     SourceKind,
+    Status,
     Stored,
 )
 from agileml.core.protocol.view import INITIAL, CutId
@@ -42,6 +43,19 @@ def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     view = cluster.view(2, "b", base=2, timeline=2, committed=committed)
     cluster.tell("b", Announce(view, 10))
     assert [m.version for m in cluster.pull("b", 2, 2)] == [2]
+
+
+def test_the_controller_hears_at_once_that_a_cut_has_begun():
+    """Else a short one would seem to take no time, and the next would come at once."""
+    cluster = Cluster()
+    cluster.start()
+    cluster.tell("a", NameCut(1, INITIAL, 2))
+    cluster.clock("a", 1, 0)
+    cluster.take(Status)
+    cluster.clock("a", 1, 1)
+    assert [status.versions for _, status in cluster.take(Status)] == [((0, 2),)]
+    cluster.clock("a", 1, 2)
+    assert cluster.take(Status) == []
 
 
 def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_of_its_own():
