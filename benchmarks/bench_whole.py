@@ -2,6 +2,8 @@
 
     python benchmarks/bench_whole.py [--quick] [--seeds 5] [--out DIR]
 
+With `--out` figures are kept in DIR/figures.json run by run, and the same command goes on where it was interrupted.
+
 A market is played on local Ray nodes that stand for machines of 16 and 32 vCPUs. While the job trains, machines are
 lost, one is slowed down twice, and the controller dies once. Every run must end with the bits of one process. The
 switched-off part costs seconds of the job (`seconds`), dollars of its bill (`usd`), or time that machines wait for each
@@ -10,13 +12,15 @@ third of the clocks: too short for a figure, long enough to see that all of it r
 """
 
 import argparse
+import json
 import os
 import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +61,7 @@ def trained(values: Mapping[str, Any], off: Mapping[str, Any], seed: int, out: P
         "seed": seed,
         "market": {**values["market"], **off.get("market", {}), "seed": seed},
     }
-    result = agileml.run(values, out=str(out))
+    result = agileml.run(values, out=str(out), overwrite=True)  # of a run that was interrupted
     if result.code:
         sys.exit(
             f"{out}: the run ended with code {result.code}: its bits are not those of one process, or no bill"
@@ -73,6 +77,23 @@ def trained(values: Mapping[str, Any], off: Mapping[str, Any], seed: int, out: P
     }
 
 
+class Kept:
+    """The figures of the runs that have ended, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def figures(self, name: str, run: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Those of a run, which is made if it has not ended before."""
+        if name not in self._rows:
+            self._rows[name] = run()
+            new = self._path.with_suffix(".new")
+            new.write_text(json.dumps(self._rows, indent=1))
+            new.replace(self._path)
+        return self._rows[name]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -82,6 +103,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="for the runs and the picture; a temporary folder")
     arguments = parser.parse_args()
     out = arguments.out or Path(tempfile.mkdtemp(prefix="whole-"))
+    out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(out / "figures.json")
     seeds = range(1, 2 if arguments.quick else 1 + arguments.seeds)
     values = load(CONFIG).model_dump(exclude_unset=True, mode="json")
     if arguments.quick:
@@ -98,9 +121,8 @@ def main() -> None:
     for seed in seeds:
         row: dict[str, dict[str, float]] = {}
         for name, off in (("", {}), *((part.name, part.off) for part in PARTS)):
-            row[name] = found = trained(
-                values, off, seed, out / f"{seed}-{name.replace(' ', '-') or 'whole'}"
-            )
+            folder = out / f"{seed}-{name.replace(' ', '-') or 'whole'}{'-quick' * arguments.quick}"
+            row[name] = found = kept.figures(folder.name, partial(trained, values, off, seed, folder))
             print(
                 f"{seed:4} {name or '(nothing: all of it)':34}{found['seconds']:9.1f}{found['usd']:8.2f}"
                 f"{found['waiting']:9.1%}{found['evictions']:10.0f}  {found['usd'] / found['on_demand_usd']:.1%}",
