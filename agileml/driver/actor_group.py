@@ -102,8 +102,8 @@ class ActorGroup:
         actor.node = replace(actor.node, speed=speed)
         hardware = self._hardware(name, actor.node)
         actor.up = replace(actor.up, capacity=self._capacity(hardware, speed))
-        if hardware.speed != 1.0:
-            actor.handle.change_speed.remote(hardware.speed)
+        if speed != 1.0:
+            actor.change_speed(speed)
         self.tell(Admit(name, actor.up.capacity))
 
     def _start(self, node: TieredNode, *, admitted: bool) -> None:
@@ -162,7 +162,7 @@ class ActorGroup:
                 actor.head = self._head_address
                 actor.starting = actor.handle.begin.remote(sealed, actor.head)
                 continue
-            actor.address = told
+            actor.has_begun(told)
             if actor.head != self._head_address:  # the controller was replaced meanwhile
                 actor.handle.meet.remote(self._head_address)
             if actor.watch is None:

@@ -94,7 +94,7 @@ class MachineActor:
         self._machine.suffer(strike)
 
     def change_speed(self, speed: float) -> None:
-        """Stand for a machine of this speed, as a multiple of the usual, from the next computation on."""
+        """Stand for a machine of this speed, as a multiple of its own, from the next computation on."""
         self._machine.compute.change_speed(speed)
 
     def meet(self, address: Address) -> None:
