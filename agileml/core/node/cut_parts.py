@@ -19,7 +19,7 @@ class CutParts:
 
     def __init__(self, me: str, send: Callable[[str, Message], None]) -> None:
         self.committed = INITIAL
-        self.begun: CutId | None = None  # the newest cut that a shard here has taken
+        self.begun: CutId | None = None  # the newest cut that is copied out of a replica here
         self._me = me
         self._send = send
         self._view: View | None = None
@@ -67,7 +67,8 @@ class CutParts:
         known = self._unacked.get(partition)
         if part is None or (known and CutId(known.cut.clock, known.epoch) == self._next):
             return
-        self.begun = self._next
+        if shard.resident is not None:
+            self.begun = self._next
         if not shard.is_copied():
             self._copying[partition] = shard
             return

@@ -235,7 +235,7 @@ class Server:
 
     @property
     def cut_begun(self) -> CutId | None:
-        """The newest cut whose parts are copied and sent."""
+        """The newest cut that is copied out of the replica here."""
         return self._parts.begun
 
     def send_copied(self) -> None:

@@ -60,8 +60,9 @@ def make_job(
     partitions: int = 2,
     clocks: int = 20,
     algorithm: str = "momentum",
+    is_resident: bool = False,
 ) -> Job:
-    return toy_job(mode, algorithm, slices, parts, partitions, clocks)[1]
+    return toy_job(mode, algorithm, slices, parts, partitions, clocks, is_resident=is_resident)[1]
 
 
 @dataclass

@@ -10,6 +10,7 @@ from agileml.core.node.node import Node
 from agileml.core.node.retry import Timers
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Sparse
+from agileml.core.parameters.optimizer import optimizer
 from agileml.core.protocol.commands import Send
 from agileml.core.protocol.messages import (
     CONTROLLER,
@@ -30,14 +31,15 @@ from agileml.core.protocol.messages import (
 from agileml.core.protocol.view import INITIAL, View
 from straggler.coverage import span
 from tests.agileml.core.fixtures import make_job
-from tests.model.toy import toy_job
+from tests.model.toy import ToyReplica, toy_job
 
 ROWS = (None, None, None)
 
 
 class Stores:
     def __init__(self, job):
-        toy, _ = toy_job("bsp", "momentum", job.slices, job.parts, job.layout.partitions, job.clocks)
+        sizes = job.slices, job.parts, job.layout.partitions, job.clocks
+        toy, _ = toy_job("bsp", "momentum", *sizes, is_resident=job.is_resident)
         self.job, self.values = job, {table.name: toy.initial(table) for table in toy.tables()}
 
     def initial(self, partition):
@@ -53,10 +55,18 @@ class Stores:
 class Cluster:
     """Nodes a and b; what they say to the controller and to workers x and y is collected."""
 
-    def __init__(self, partitions=1, mode="bsp"):
-        self.job = make_job(mode, slices=2, partitions=partitions, clocks=10)
+    def __init__(self, partitions=1, mode="bsp", *, is_resident=False):
+        self.job = make_job(mode, slices=2, partitions=partitions, clocks=10, is_resident=is_resident)
+        rule = optimizer("sgd", learning_rate=1.0)
         self.nodes = {
-            name: Node(name, self.job, Timers(status_s=1e9, retry_s=1e9), Stores(self.job)) for name in "ab"
+            name: Node(
+                name,
+                self.job,
+                Timers(status_s=1e9, retry_s=1e9),
+                Stores(self.job),
+                ToyReplica(rule) if is_resident else None,
+            )
+            for name in "ab"
         }
         self.heard = []
         self.left = []

@@ -7,7 +7,9 @@ import numpy as np
 from agileml.core.node.backup import Backup
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense
+from agileml.core.protocol.commands import Send
 from agileml.core.protocol.messages import (
+    CONTROLLER,
     Announce,
     Fetch,
     Installed,
@@ -45,17 +47,29 @@ def test_a_cut_goes_to_the_backup_and_survives_its_owner():
     assert [m.version for m in cluster.pull("b", 2, 2)] == [2]
 
 
-def test_the_controller_hears_at_once_that_a_cut_has_begun():
+def test_the_controller_hears_at_once_that_a_cut_is_copied_out_of_a_replica():
     """Else a short one would seem to take no time, and the next would come at once."""
-    cluster = Cluster()
-    cluster.start()
-    cluster.tell("a", NameCut(1, INITIAL, 2))
-    cluster.clock("a", 1, 0)
-    cluster.take(Status)
-    cluster.clock("a", 1, 1)
-    assert [status.versions for _, status in cluster.take(Status)] == [((0, 2),)]
-    cluster.clock("a", 1, 2)
-    assert cluster.take(Status) == []
+    cluster = Cluster(mode="allreduce", is_resident=True)
+    for name in "ab":
+        cluster.tell(name, Prepare(1, 0, INITIAL))
+        cluster.tell(name, Fetch(1, 0, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "")))
+    for name in "ab":
+        cluster.tell(name, Announce(cluster.view(1, "a", share=(("a", 0b01), ("b", 0b10))), 10))
+        cluster.tell(name, NameCut(1, INITIAL, 2))
+    node = cluster.nodes["a"]
+    told = []
+    for clock in (0, 1, 2):
+        node.server.push("a", Push(1, 0, clock, 0b11, _ones(cluster)), 1.0, given=False)
+        sent = [c.message for c in node.tick(1.0) if isinstance(c, Send) and c.to == CONTROLLER]
+        told.append([message.versions for message in sent if isinstance(message, Status)])
+    assert told == [[], [((0, 2),)], []]
+
+
+def _ones(cluster):
+    tables = cluster.job.layout.tables
+    return Contribution(
+        tuple(None if t.resident else Dense(np.ones(t.rows * t.columns, t.dtype)) for t in tables)
+    )
 
 
 def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_of_its_own():
@@ -66,10 +80,7 @@ def test_a_backup_is_made_of_the_replica_that_is_named_and_not_of_an_older_one_o
         cluster.tell(name, Fetch(1, 0, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "")))
     for name in "ab":
         cluster.tell(name, Announce(cluster.view(1, "a", share=(("a", 0b01), ("b", 0b10))), 10))
-    total = Contribution(
-        tuple(Dense(np.ones(t.rows * t.columns, t.dtype)) for t in cluster.job.layout.tables)
-    )
-    cluster.nodes["a"].server.push("a", Push(1, 0, 0, 0b11, total), 1.0, given=False)
+    cluster.nodes["a"].server.push("a", Push(1, 0, 0, 0b11, _ones(cluster)), 1.0, given=False)
     for name in "ab":
         cluster.tell(name, Prepare(2, 1, INITIAL))
     versions = {name: promise.shards[0][1].version for name, promise in cluster.take(Promise)[-2:]}
