@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bidbrain.live.journal import Closing, Journal
 from tests.aws.ground import AwsGround
-from tests.aws.layer import Ec2Layer
+from tests.aws.layer import REGION, Ec2Layer
 from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
 
 MOST_KILLS = 3  # of one job
@@ -33,7 +33,7 @@ class KillCampaign:
     def _to_come(self) -> int:
         return self._kills - sum(self.seen.values())
 
-    def layer(self, seed: int, region: str = "us-east-1") -> Ec2Layer:
+    def layer(self, seed: int, region: str = REGION) -> Ec2Layer:
         """EC2 that throttles and loses answers."""
         layer = Ec2Layer(self._url, seed=seed, region=region)
         layer.throttled, layer.lost = 0.15, 0.25
