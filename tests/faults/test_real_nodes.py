@@ -240,26 +240,30 @@ def test_a_run_whose_driver_was_killed_goes_on_with_other_machines_in_another_st
 
 
 class BusyFleet(KillableFleet):
-    """Once, so busy with something that nobody asks the controller while it dies and comes back."""
+    """Once, so busy with something that nobody asks the controller meanwhile."""
 
     def __init__(self, cluster: LocalCluster, values: Mapping[str, Any], log: Path) -> None:
         super().__init__(cluster, values)
         self._log = log
-        self.killed: int | None = None
+        self.done_to: int | None = None
 
     def poll(self) -> list[FleetEvent]:
         events = super().poll()
-        if self.killed is None and self._log.exists() and len(read_events(self._log)) > 100:
-            (head,) = self._heads()
-            self.killed = head.pid
-            head.kill()
-            until_s = time.monotonic() + 60
-            while not any(other.pid != head.pid for other in self._heads()):  # until Ray has started another
-                assert time.monotonic() < until_s, "Ray started no other controller"
-                time.sleep(0.05)
+        if self.done_to is None and self._log.exists() and len(read_events(self._log)) > 100:
+            (head,) = self.heads()
+            self.done_to = head.pid
+            self.act(head)
         return events
 
-    def _heads(self) -> list[psutil.Process]:
+    def act(self, head: psutil.Process) -> None:
+        """Kill the controller, and wait until Ray has started another."""
+        head.kill()
+        until_s = time.monotonic() + 60
+        while not any(other.pid != head.pid for other in self.heads()):
+            assert time.monotonic() < until_s, "Ray started no other controller"
+            time.sleep(0.05)
+
+    def heads(self) -> list[psutil.Process]:
         raylets = {process.pid for process in self._cluster.processes()}
         found = []
         for process in psutil.process_iter(["cmdline"]):
@@ -278,9 +282,30 @@ def test_a_controller_that_dies_while_nobody_asks_is_told_everything_again(
     out = tmp_path / "run"
     fleet = BusyFleet(local_cluster, values, out / EVENTS)
     result = agileml.run(values, name="busy", fleet=fleet, out=str(out))
-    assert fleet.killed is not None
+    assert fleet.done_to is not None
     assert result.summary["params_sha256"] == reference(values)
     assert any(each.event.trigger.cause is Cause.RESTART for each in log_of(result, MembershipChanged))
+
+
+class FreezingFleet(BusyFleet):
+    """Freezes the controller for longer than the timeout of heartbeats."""
+
+    def act(self, head: psutil.Process) -> None:
+        head.suspend()
+        time.sleep(FROZEN_S)  # the fault itself
+        head.resume()
+
+
+def test_a_controller_that_was_frozen_takes_no_machine_for_lost(
+    local_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    values = job(MLR, clocks=500)
+    out = tmp_path / "run"
+    fleet = FreezingFleet(local_cluster, values, out / EVENTS)
+    result = agileml.run(values, name="frozen", fleet=fleet, out=str(out))
+    assert fleet.done_to is not None
+    assert not log_of(result, MachineLost)
+    assert result.summary["params_sha256"] == reference(values)
 
 
 @pytest.mark.slow

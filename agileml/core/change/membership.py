@@ -97,7 +97,7 @@ class Membership:
 
         If this controller slept (no check for a third of the timeout), all machines get a fresh deadline first.
         """
-        slept = now_s - self.checked_s > self.timeout_s / 3
+        slept = self._has_slept(now_s)
         self.checked_s = now_s
         if slept:
             self.awake_since_s = now_s
@@ -124,13 +124,22 @@ class Membership:
         member.is_gone = True
         return not member.is_released
 
-    def lost(self, node: str) -> bool:
-        """Mark a machine that does not answer as silent. True if it was alive."""
+    def lost(self, node: str, now_s: float) -> bool:
+        """Mark a machine that does not answer as silent. True if it was alive.
+
+        False, and nothing changes, if this controller slept until just now: its own heartbeats were overdue, and the
+        machine may be well. If it is not, `check` finds it after the timeout.
+        """
         member = self.nodes.get(node)
         if member is None or not member.is_alive:
             return False
+        if self._has_slept(now_s) or now_s - self.awake_since_s < self.timeout_s / 3:
+            return False
         member.is_silent = True
         return True
+
+    def _has_slept(self, now_s: float) -> bool:
+        return now_s - self.checked_s > self.timeout_s / 3
 
     def notice(self, node: str, deadline_s: float) -> bool:
         """Record that a machine will be taken away at `deadline_s`. False for a repeat, unless its deadline is sooner.

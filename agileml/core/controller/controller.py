@@ -200,7 +200,7 @@ class Controller:
                 if control.members.gone(event.node):
                     control.note(MachineLost(event.node, event.loss, event.detail))
             case NodeLost():
-                if control.members.lost(event.node):
+                if control.members.lost(event.node, now_s):
                     control.note(MachineLost(event.node, event.loss, event.detail))
             case Admit():
                 control.members.admit(event.node, event.capacity)

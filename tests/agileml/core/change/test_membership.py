@@ -40,6 +40,27 @@ def test_whoever_slept_gives_everyone_a_fresh_deadline_first():
     assert checked(members, 40.3, 40.6, 40.9, 41.2) == ["r", "t"]
 
 
+def test_whoever_slept_believes_no_loss_until_it_has_been_awake_for_a_while():
+    members = make("r", "t")
+    checked(members, 10.3, 10.6)
+    assert not members.lost("t", 14.0)  # the heartbeats of a frozen process are overdue when it wakes
+    assert checked(members, 14.0) == []
+    assert not members.lost("t", 14.2)
+    assert members.is_alive("t")
+    assert checked(members, 14.3) == []
+    assert members.lost("t", 14.4)
+    assert not members.lost("t", 14.4)
+    assert not members.is_alive("t")
+
+
+def test_a_loss_that_was_not_believed_is_found_after_the_timeout():
+    members = make("r", "t")
+    assert not members.lost("t", 14.0)
+    assert checked(members, 14.0, 14.3, 14.6, 14.9) == []
+    members.heard("r", 14.9)
+    assert checked(members, 15.2) == ["t"]
+
+
 def test_a_machine_that_is_gone_or_released_is_never_heard_again():
     members = make("r", "t")
     members.nodes["t"].is_gone = True
