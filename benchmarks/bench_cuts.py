@@ -25,7 +25,7 @@ from typing import Any
 import child_machines  # first: it sets the environment that the processes begin with
 import numpy as np
 import torch
-from child_machines import WARM_UP, WORLD, Engine, Pair, application, serve_machine, train
+from child_machines import WARM_UP, WORLD, Engine, Pair, application, cpu_between, serve_machine, train
 from ddp_peer import Task
 
 from agileml.config.job import from_values
@@ -83,11 +83,11 @@ def measured(machines: Pair, task: Task, stage: int, clocks: int, cuts: dict[str
         machines, spec, lambda event: isinstance(event, CutCommitted) and seen.append(event)
     )
     first, last = ends[WARM_UP - 1], ends[-1]
-    cpu_s = sum(np.diff(np.interp((first, last), *zip(*times, strict=True)))[0] for times, _ in answers)
+    cpu_s = sum(cpu_between(seen_s, first, last) for seen_s, _ in answers)
     seen = [event for event in seen if WARM_UP < event.clock < len(ends)]
     return Sample(
         (last - first) / clocks,
-        float(cpu_s) / clocks,
+        cpu_s / clocks,
         len(seen),
         statistics.median([event.travel_s for event in seen] or [0.0]),
         longer_by(ends, [event.clock for event in seen]),

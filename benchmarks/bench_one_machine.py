@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import child_machines  # first: it sets what malloc and BLAS do, for us and for the children
 import numpy as np
 import torch
-from child_machines import Pair, serve_machine
+from child_machines import Pair, cpu_between, serve_machine
 from torch import nn
 
 from agileml.application import Settings
@@ -87,8 +87,7 @@ def run(machines: Pair, values: dict[str, Any], application: Any = None) -> tupl
 
 def between(ends: list[float], seen: list[Any], first: int, last: int) -> Sample:
     """Wall and CPU seconds of the busiest process from the end of one clock to that of another."""
-    cpu = [np.diff(np.interp((ends[first], ends[last]), *zip(*one, strict=True)))[0] for one in seen]
-    return ends[last] - ends[first], float(max(cpu))
+    return ends[last] - ends[first], max(cpu_between(one, ends[first], ends[last]) for one in seen)
 
 
 def timed(work: Callable[[], Any]) -> Sample:

@@ -26,9 +26,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import child_machines  # first: it sets the environment that the processes begin with
-import numpy as np
 import torch
-from child_machines import WARM_UP, WORLD, Engine, Pair, serve_machine, train
+from child_machines import WARM_UP, WORLD, Engine, Pair, cpu_between, serve_machine, train
 from ddp_peer import Task, items
 from slow_items import slow
 
@@ -79,8 +78,8 @@ def measured(machines: Pair, data: Any, clocks: int, **model: Any) -> Sample:
     app = TorchModule(build=TASK.build, dataset=data)
     ends, answers = train(machines, RunSpec(secrets.token_hex(4), from_values(values), app))
     first, last = ends[WARM_UP - 1], ends[-1]
-    cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)
-    return Sample((last - first) / clocks, float(cpu_s) / clocks)
+    cpu_s = sum(cpu_between(seen, first, last) for seen, _ in answers)
+    return Sample((last - first) / clocks, cpu_s / clocks)
 
 
 def told(label: str, ratios: list[float], limit: float, note: str) -> None:

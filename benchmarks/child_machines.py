@@ -221,14 +221,19 @@ def run_engine(pair: Pair, task: Task, engine: Engine, steps: int, warm_up: int 
     return sample(*train(pair, spec), warm_up)
 
 
+def cpu_between(seen: list[tuple[float, float]], first_s: float, last_s: float) -> float:
+    """CPU seconds of a process between two times. seen: (time, CPU seconds until then), as `train` answers."""
+    spent = np.interp((first_s, last_s), *zip(*seen, strict=True))
+    return float(spent[1] - spent[0])
+
+
 def sample(ends: list[float], answers: list[Any], warm_up: int = WARM_UP) -> Sample:
     """Of what `train` returns: from one clock applied to the next, and the CPU of all processes meanwhile."""
     seconds = [after - before for before, after in pairwise(ends)]
-    first, last = ends[warm_up - 1], ends[-1]
-    cpu_s = sum(np.diff(np.interp((first, last), *zip(*seen, strict=True)))[0] for seen, _ in answers)
+    cpu_s = sum(cpu_between(seen, ends[warm_up - 1], ends[-1]) for seen, _ in answers)
     return Sample(
         statistics.median(seconds[warm_up - 1 :]),
-        float(cpu_s) / (len(ends) - warm_up),
+        cpu_s / (len(ends) - warm_up),
         max(memory for _, memory in answers),
     )
 

@@ -103,7 +103,7 @@ class ActorGroup:
         hardware = self._hardware(name, actor.node)
         actor.up = replace(actor.up, capacity=self._capacity(hardware, speed))
         if speed != 1.0:
-            actor.change_speed(speed)
+            actor.stand_for(speed)
         self.tell(Admit(name, actor.up.capacity))
 
     def _start(self, node: TieredNode, *, admitted: bool) -> None:

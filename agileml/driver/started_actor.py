@@ -24,14 +24,14 @@ class StartedActor:
     head: Address | None = None  # the controller that it began with
     speed: float | None = None  # of the machine that it turned out to stand for; None: it was started with it
 
-    def change_speed(self, speed: float) -> None:
+    def stand_for(self, speed: float) -> None:
         """Have its process stand for a machine of this speed, as a multiple of its own, once it has begun."""
         self.speed = speed
         if self.address is not None:
-            self.handle.change_speed.remote(speed)
+            self.handle.stand_for.remote(speed)
 
     def has_begun(self, address: Address) -> None:
         """Its process has begun, and this is its address."""
         self.address = address
         if self.speed is not None:
-            self.change_speed(self.speed)
+            self.stand_for(self.speed)

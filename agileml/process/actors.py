@@ -93,9 +93,9 @@ class MachineActor:
         """Carry out a planned fault."""
         self._machine.suffer(strike)
 
-    def change_speed(self, speed: float) -> None:
+    def stand_for(self, speed: float) -> None:
         """Stand for a machine of this speed, as a multiple of its own, from the next computation on."""
-        self._machine.compute.change_speed(speed)
+        self._machine.stand_for(speed)
 
     def meet(self, address: Address) -> None:
         """Connect to the new address of a process of the run."""

@@ -259,7 +259,7 @@ class ComputeThread(ComputeJobs):
         self.pace.slow_down(factor, time.monotonic() + seconds)
 
     def change_speed(self, speed: float) -> None:
-        """A planned change: from now on this machine has `speed` times its own speed."""
+        """From now on this machine has `speed` times the speed that it began with."""
         self.pace.speed = speed * self._own_speed
 
     def schedstats(self) -> list[Path]:

@@ -14,7 +14,7 @@ class Told:
 
     def __init__(self) -> None:
         self.speeds: list[float] = []
-        self.change_speed = self
+        self.stand_for = self
 
     def remote(self, speed: float) -> None:
         self.speeds.append(speed)
@@ -31,8 +31,8 @@ ADDRESS = Address("m1", "192.0.2.2", "tcp://192.0.2.2:1", "", 1)
 
 def test_a_speed_that_comes_before_its_process_has_begun_is_told_then():
     actor, told = started()
-    actor.change_speed(0.5)
-    actor.change_speed(0.25)
+    actor.stand_for(0.5)
+    actor.stand_for(0.25)
     assert told == [], "it would fail: there is no machine yet"
     actor.has_begun(ADDRESS)
     assert told == [0.25]
@@ -42,5 +42,5 @@ def test_a_process_that_has_begun_is_told_at_once():
     actor, told = started()
     actor.has_begun(ADDRESS)
     assert told == []
-    actor.change_speed(0.5)
+    actor.stand_for(0.5)
     assert told == [0.5]
