@@ -22,6 +22,7 @@ from agileml.cluster.processes import is_alive, is_running, kill, open_paths, pr
 
 PREFIX = "proteus-"
 OWNER = "owner"
+_DRIVER_LOG = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+/ray/.+/python-core-driver-\w+\.log")
 _FOLDER = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+(?=/)")
 
 
@@ -83,11 +84,16 @@ def remove(folder: Path, timeout_s: float = 2.0) -> None:
 
 
 def orphans() -> list[psutil.Process]:
-    """Live processes of removed folders, without this one: after every run there must be none."""
+    """Live processes of removed folders, without this one: after every run there must be none.
+
+    A program that goes on after its run is none either, though Ray leaves the logs of its driver open.
+    """
     found = []
     for process in (other for other in psutil.process_iter() if other.pid != os.getpid()):
         with contextlib.suppress(psutil.Error, OSError):
-            folders = {Path(match[0]) for name in open_paths(process) for match in _FOLDER.finditer(name)}
-            if folders and not any(folder.exists() for folder in folders) and is_alive(process):
+            paths = open_paths(process)
+            folders = {Path(match[0]) for name in paths for match in _FOLDER.finditer(name)}
+            is_driver = any(_DRIVER_LOG.search(name) for name in paths)
+            if folders and not any(map(Path.exists, folders)) and not is_driver and is_alive(process):
                 found.append(process)
     return found

@@ -32,6 +32,7 @@ from agileml.net.sealed_keys import seal
 from agileml.process.actors import start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
+from agileml.process.unwritten_events import EventReader
 
 RESTART_S = 120.0  # to wait for another controller: a starved host takes a minute to start a process
 STARTS = 3  # tries to start a process that dies each time
@@ -55,6 +56,7 @@ class ActorGroup:
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
+        self._reader = EventReader()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
         public = startup.result(self._head.public_key.remote(), what, logs_folder)
@@ -271,20 +273,23 @@ class ActorGroup:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """Get the events since the last call. If the controller has died, wait for the next and tell it all again.
+        """Get the events since the last call, all of which are written by now.
+
+        If the controller has died, wait for the next and tell it all again.
 
         Raises ControllerLostError where no controller comes back, RunError where one cannot begin.
         """
         for _ in range(STARTS):
             try:
-                state: HeadState | None = ray.get(self._head.state.remote())
+                state: HeadState | None = ray.get(self._head.state.remote(self._reader.written))
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
                 self._meet_new_head()  # which may die in its turn
             else:
                 if state is None or state.address != self._head_address:
                     self._meet_new_head()  # the one before died unobserved
                 if state is not None:
-                    return state
+                    events = self._reader.take(state.address, state.first, state.events)
+                    return replace(state, events=events)
         raise ControllerLostError(f"the controller's process died {STARTS} times in a row")
 
     def _begin_head(self, public: bytes) -> Any:

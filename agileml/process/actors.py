@@ -26,6 +26,7 @@ from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
+from agileml.process.unwritten_events import Written
 
 HEAD_SHARE = 0.001  # of the head's resource, as little as Ray's own actors there take
 
@@ -156,14 +157,16 @@ class HeadActor:
         if self._head is not None:
             self._head.tell(event)
 
-    def state(self) -> HeadState | None:
-        """The events since the last call, and the state of the run; None: it has not begun.
+    def state(self, written: Written | None) -> HeadState | None:
+        """The events that are not written, and the state of the run; None: it has not begun.
+
+        written: the events that the driver has written; None: none yet.
 
         A replaced controller ends its process, and Ray restarts it in case no other controller is left.
         """
         if self._head is None:
             return None
-        state = self._head.state()
+        state = self._head.state(written or Written(self._head.address, 0))
         if state.halted is not None and state.halted.kind is HaltKind.REPLACED:
             os._exit(1)
         return state

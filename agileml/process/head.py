@@ -10,6 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from agileml.application import Array
 from agileml.checkpoints.checkpoint import Identity
@@ -34,13 +35,14 @@ from agileml.core.protocol.inputs import (
     NodeUp,
     Persisted,
     Received,
+    StepsWritten,
     Superseded,
     Tick,
 )
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
-from agileml.events.run import Warned
+from agileml.events.run import StepsLogged, Warned
 from agileml.events.terms import Loss
 from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
@@ -50,6 +52,7 @@ from agileml.process.record_store import RecordStore
 from agileml.process.run_transport import KINDS, Peers, Usage, Worked, measured, open_transport, run_codec
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
+from agileml.process.unwritten_events import UnwrittenEvents, Written
 
 TICK_S = 0.05
 GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a message may be lost
@@ -57,12 +60,13 @@ GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a m
 
 @dataclass(frozen=True)
 class HeadState:
-    """The events since the last call of `Head.state`, and the state of the run. `address`: this controller's own.
+    """The events that are not written, from number `first` on, and the state of the run. `address`: this controller's.
 
     `spent_s` has a machine that is gone one last time.
     """
 
     address: Address
+    first: int
     events: tuple[Happened, ...]
     released: tuple[str, ...]
     strikes: tuple[Strike, ...]
@@ -96,7 +100,7 @@ class Head:
         application = spec.build()
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application, job.layout.borders)
-        self._events: list[Happened] = []
+        self._events = UnwrittenEvents()
         newest = store.newest()
         checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
@@ -174,10 +178,16 @@ class Head:
 
         self._call(told)
 
-    def state(self) -> HeadState:
-        """The state of the run; each event, release and strike is returned once."""
+    def state(self, written: Written | None = None) -> HeadState:
+        """The state of the run; each release and strike is returned once.
+
+        written: the events that the driver has written, and this controller may forget; None: all that the last call
+        returned. What it says of another controller's events counts nothing.
+        """
         with self._lock:
-            events, self._events = tuple(self._events), []
+            if written is None or written.head == self.address:
+                self._forget_events(written)
+            first, events = self._events.tell()
             released, self._released = tuple(self._released), []
             strikes, self._strikes = tuple(self._strikes), []
             worked, self._worked = tuple(self._worked), []
@@ -190,6 +200,7 @@ class Head:
             reliable, transient = self._controller.count_members()
             return HeadState(
                 address=self.address,
+                first=first,
                 events=events,
                 released=released,
                 strikes=strikes,
@@ -206,6 +217,12 @@ class Head:
                 held=self._controller.held,
                 halted=self._halted,
             )
+
+    def _forget_events(self, written: Written | None) -> None:
+        for each in self._events.drop(written.count if written is not None else None):
+            if isinstance(event := each.event, StepsLogged):
+                steps = event.first + len(event.positions)
+                self._call(partial(self._handle, StepsWritten(event.partition, event.timeline, steps)))
 
     def _drop_gone(self) -> None:
         """Forget the figures of machines that are gone, once `state` has returned them; their bytes still count."""

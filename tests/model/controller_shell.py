@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agileml.core.controller.controller import Controller, ControllerSettings
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.cuts.rule import CutRule
 from agileml.core.protocol.commands import Finished, Halt, HaltKind, Happened, Persist, Released, Seal, Send
-from agileml.core.protocol.inputs import NodeUp, Notice, Persisted, Sealed, SealFailed, Superseded, Tick
+from agileml.core.protocol.inputs import (
+    NodeUp,
+    Notice,
+    Persisted,
+    Sealed,
+    SealFailed,
+    StepsWritten,
+    Superseded,
+    Tick,
+)
 from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
-from agileml.events.run import StagesArranged
+from agileml.events.run import StagesArranged, StepsLogged
 from tests.model.invariants import check_backed_up, check_commit, check_view, note_backups
 from tests.model.node_shell import NEVER_S, TICK_S
 from tests.model.timeline import Process
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
+
+POLL_S = 0.05  # after which the driver has asked for events and written them
 
 # Tries whatever stage there is.
 RESTLESS = TrialRule(clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)
@@ -97,6 +109,8 @@ class ControllerShell:
                     self.sim.faults.aim("Persist")
                 case Seal():
                     self.sim.after(self.sim.rng.uniform(0.01, 0.2), lambda c=command: self.seal(simulated, c))
+                case Happened(event) if isinstance(event, StepsLogged):
+                    self.sim.after(POLL_S, partial(self.write, simulated, event))
                 case Happened():
                     self.sim.events.append(command.event)
                     if isinstance(command.event, StagesArranged):
@@ -115,6 +129,14 @@ class ControllerShell:
                     simulated.is_dead = True
                 case _:
                     raise AssertionError(command)
+
+    def write(self, simulated: SimulatedController, event: StepsLogged) -> None:
+        """The driver, which asks now and then, writes the log: it never hears what a dead controller knew."""
+        if simulated.is_dead:
+            return
+        self.sim.events.append(event)
+        steps = event.first + len(event.positions)
+        self.sim.tell(simulated, StepsWritten(event.partition, event.timeline, steps))
 
     def persist(self, simulated: SimulatedController, command: Persist) -> None:
         """The store: create if absent. The answer reaches the writer only if it still lives."""

@@ -19,7 +19,7 @@ from agileml.core.protocol.commands import (
     Persist,
     Send,
 )
-from agileml.core.protocol.inputs import NodeUp
+from agileml.core.protocol.inputs import NodeUp, StepsWritten
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Announce, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
@@ -244,6 +244,11 @@ class Control:
             self.note(event)
         if message.taken:
             self.send(owner, self.steps.heard(message))
+
+    def steps_written(self, event: StepsWritten) -> None:
+        """Record which steps are in the log, unless a rollback has undone them."""
+        if self.view is not None and event.timeline == self.view.timeline:
+            self.steps.written(event.partition, event.steps)
 
     def report_versions(self, versions: Iterable[tuple[int, int]]) -> None:
         """Record the (partition, version) pairs that an owner under the durable view reports."""

@@ -51,6 +51,7 @@ from agileml.core.protocol.inputs import (
     Received,
     Sealed,
     SealFailed,
+    StepsWritten,
     Stop,
     Superseded,
     Tick,
@@ -214,6 +215,8 @@ class Controller:
                 control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
             case Sealed() | SealFailed() | CutJudged():
                 self._cuts.told(event)
+            case StepsWritten():
+                control.steps_written(event)
             case Stop():
                 self._stop(event)
             case Tick():

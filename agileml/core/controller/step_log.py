@@ -17,10 +17,15 @@ APART = 8
 
 
 class StepLog:
-    """The steps and supersteps of the timeline that machines have reported to this controller."""
+    """The steps and supersteps of the timeline that machines have reported to this controller.
+
+    A step counts as logged once the driver has written it. Until then its owner keeps it, for this controller may die
+    with what the driver has not fetched.
+    """
 
     def __init__(self) -> None:
-        self._heard: dict[int, int] = {}  # by partition, steps in the log
+        self._told: dict[int, int] = {}  # by partition, steps that the driver is told
+        self._written: dict[int, int] = {}  # by partition, steps in the log
         self._minibatches = 0.0  # of a superstep, on average
 
     def chosen(self, message: SuperstepChosen) -> SuperstepPlanned:
@@ -37,24 +42,30 @@ class StepLog:
     def add(self, message: StepsTaken, timeline: int) -> StepsLogged | None:
         """Take the steps that an owner tells; what is new of them is an event.
 
-        Those before the first went to an earlier controller.
+        Those before the first are in the log: the owner dropped them when a controller said so.
         """
-        known = max(self._heard.get(message.partition, message.first), message.first)
+        known = max(self._told.get(message.partition, message.first), message.first)
         fresh = message.taken[known - message.first :]
-        self._heard[message.partition] = known + len(fresh)
+        self._told[message.partition] = known + len(fresh)
+        self.written(message.partition, message.first)
         if not fresh:
             return None
         positions = tuple(step.position for step in fresh)
         return StepsLogged(message.partition, timeline, known, positions, tuple(step.reads for step in fresh))
 
+    def written(self, partition: int, steps: int) -> None:
+        """The first `steps` steps of a partition are in the log."""
+        self._written[partition] = max(steps, self._written.get(partition, 0))
+
     def heard(self, message: StepsTaken) -> HeardSteps:
         """The answer to an owner: how many of the partition's first steps are in the log."""
-        return HeardSteps(message.epoch, message.partition, self._heard[message.partition])
+        return HeardSteps(message.epoch, message.partition, self._written[message.partition])
 
     def has_all(self, partitions: Iterable[int], steps: int) -> bool:
         """True when the first `steps` steps of each partition are in the log."""
-        return all(self._heard.get(partition, -1) >= steps for partition in partitions)
+        return all(self._written.get(partition, -1) >= steps for partition in partitions)
 
     def roll_back(self) -> None:
         """Training goes back to a cut: steps come again, with other gradients."""
-        self._heard.clear()
+        self._told.clear()
+        self._written.clear()

@@ -127,6 +127,15 @@ class SealFailed:
 
 
 @dataclass(frozen=True)
+class StepsWritten:
+    """The driver has written to the log the first `steps` steps of a partition on this timeline."""
+
+    partition: int
+    timeline: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """End the run before its last clock: with the next cut, or at `deadline_s` with the newest committed one."""
 
@@ -159,6 +168,7 @@ ControllerInput = (
     | Superseded
     | Sealed
     | SealFailed
+    | StepsWritten
     | Stop
     | CutJudged
     | Tick

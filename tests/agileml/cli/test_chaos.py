@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from agileml.cli import main
+from agileml.cli.chaos import LossOff
 from agileml.cluster.owned_folder import orphans
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
@@ -89,3 +91,35 @@ def test_a_process_that_writes_to_a_folder_that_is_gone_is_found_but_not_the_one
         finally:
             child.kill()
             child.wait()
+
+
+def test_a_program_that_goes_on_after_its_run_is_not_left_behind() -> None:
+    """Ray leaves the logs of the driver open when the program disconnects."""
+    folder = Path(tempfile.mkdtemp(prefix="proteus-", dir=tempfile.gettempdir()))
+    logs = folder / "ray" / "session_1" / "logs"
+    logs.mkdir(parents=True)
+    with (
+        (logs / "python-core-driver-01ff_77.log").open("wb") as log,
+        (logs / "event_77.log").open("wb") as event,
+    ):
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[log.fileno(), event.fileno()]
+        )
+        shutil.rmtree(folder)
+        try:
+            assert child.pid not in {process.pid for process in orphans()}
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_a_loss_is_off_by_what_chance_does_not_explain() -> None:
+    draw = random.Random(3)
+    wanted = {clock: 1 / clock + 0.1 * draw.random() for clock in range(1, 301)}
+    assert LossOff.of(wanted, wanted) == LossOff(0.0, 0.0)
+    assert LossOff.of({clock: 1.04 * loss for clock, loss in wanted.items()}, wanted).is_small
+    worse = LossOff.of({clock: 1.08 * loss for clock, loss in wanted.items()}, wanted)
+    assert worse.mean == pytest.approx(0.08) and not worse.is_small
+    noisy = LossOff.of({clock: loss * draw.uniform(0.5, 1.6) for clock, loss in wanted.items()}, wanted)
+    assert noisy.error == pytest.approx(0.04, rel=0.4) and noisy.is_small
+    assert "NOT WITHIN 5%" in str(worse) and "NOT" not in str(noisy)

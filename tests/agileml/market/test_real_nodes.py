@@ -123,15 +123,14 @@ def test_a_killed_driver_leaves_no_machine(tmp_path: Path) -> None:
     )
     try:
         until_s = time.monotonic() + 120
-        while not (out / EVENTS).is_file() or '"clock"' not in (out / EVENTS).read_text():
+        family: list[psutil.Process] = []
+        machines: list[psutil.Process] = []
+        while not all(has(machines, kind) for kind in ("raylet/raylet", "ray::MachineActor")):
             assert run.poll() is None
-            assert time.monotonic() < until_s
+            assert time.monotonic() < until_s, [name_of(process) for process in machines]
             time.sleep(0.2)
-        family = psutil.Process(run.pid).children(recursive=True)
-        machines = [process for process in family if is_of_a_machine(process)]
-        names = [" ".join(process.cmdline()) for process in machines]
-        for kind in ("raylet/raylet", "ray::MachineActor"):
-            assert any(kind in name for name in names), (kind, names)
+            family = psutil.Process(run.pid).children(recursive=True)
+            machines = [process for process in family if is_of_a_machine(process)]
         run.send_signal(signal.SIGKILL)
         run.wait()
         took_s = seconds_to_end(machines, limit_s=orphan_after_s + 5.0)
@@ -148,6 +147,16 @@ def is_of_a_machine(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return MARK in process.environ()
     return False
+
+
+def name_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def has(processes: list[psutil.Process], kind: str) -> bool:
+    return any(kind in name_of(process) for process in processes)
 
 
 def lives(process: psutil.Process) -> bool:
