@@ -19,10 +19,9 @@ from agileml.cluster.owned_folder import orphans
 from agileml.config.job import ConfigError, JobConfig
 from agileml.config.plan import EventConfig
 from agileml.config.random_plan import random_plan
-from agileml.events.run import PlanFired
-from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import FolderError, check_out
+from agileml.runs.summary import fired_in
 from agileml.runs.thinning import clocks_of
 from agileml.session import Result, run
 from agileml.session.one_process import is_logged
@@ -163,8 +162,7 @@ def check_chaos_out(out: Path) -> None:
 
 def _fired(result: Result, plan: Sequence[EventConfig]) -> dict[str, int]:
     """How many faults of each kind fired; a join is no fault."""
-    events = read_events(result.folder / EVENTS)
-    indices = {fired.index for fired in events_of(events, PlanFired)}
+    indices = fired_in(read_events(result.folder / EVENTS))
     return dict(Counter(plan[index].kind for index in sorted(indices) if plan[index].kind != "join"))
 
 

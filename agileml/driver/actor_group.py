@@ -17,7 +17,7 @@ from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopp
 from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode, tiered_nodes
 from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
-from agileml.core.protocol.commands import Finished
+from agileml.core.protocol.commands import Finished, Happened
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
@@ -28,11 +28,11 @@ from agileml.errors import ControllerLostError, RunError
 from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
+from agileml.net.outbox import OutboxReader
 from agileml.net.sealed_keys import seal
 from agileml.process.actors import start_head, start_machine
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
-from agileml.process.unwritten_events import EventReader
 
 RESTART_S = 120.0  # to wait for another controller: a starved host takes a minute to start a process
 STARTS = 3  # tries to start a process that dies each time
@@ -56,7 +56,7 @@ class ActorGroup:
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
-        self._reader = EventReader()
+        self._reader = OutboxReader[Happened]()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
         public = startup.result(self._head.public_key.remote(), what, logs_folder)
@@ -71,11 +71,8 @@ class ActorGroup:
     @property
     def starting(self) -> list[str]:
         """The machines whose processes have been asked for and are not up yet."""
-        return [
-            actor.name
-            for actor in self._actors.values()
-            if actor.address is None and actor.name not in self._ended
-        ]
+        actors = (actor for name, actor in self._actors.items() if name not in self._ended)
+        return [actor.name for actor in actors if actor.address is None]
 
     @property
     def up(self) -> int:
@@ -273,23 +270,20 @@ class ActorGroup:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """Get the events since the last call, all of which are written by now.
-
-        If the controller has died, wait for the next and tell it all again.
+        """Get the events since the last call, which are written; from the next controller, told all, if it has died.
 
         Raises ControllerLostError where no controller comes back, RunError where one cannot begin.
         """
         for _ in range(STARTS):
             try:
-                state: HeadState | None = ray.get(self._head.state.remote(self._reader.written))
+                state: HeadState | None = ray.get(self._head.state.remote(self._reader.done))
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
                 self._meet_new_head()  # which may die in its turn
             else:
                 if state is None or state.address != self._head_address:
                     self._meet_new_head()  # the one before died unobserved
                 if state is not None:
-                    events = self._reader.take(state.address, state.first, state.events)
-                    return replace(state, events=events)
+                    return replace(state, events=self._reader.take(state.address, state.first, state.events))
         raise ControllerLostError(f"the controller's process died {STARTS} times in a row")
 
     def _begin_head(self, public: bytes) -> Any:

@@ -21,12 +21,12 @@ from agileml.core.protocol.inputs import ControllerInput, NodeUp
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
 from agileml.net.events import Address
+from agileml.net.outbox import Done
 from agileml.net.sealed_keys import KeyRecipient
 from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import GcsStore
 from agileml.process.spec import RunSpec
-from agileml.process.unwritten_events import Written
 
 HEAD_SHARE = 0.001  # of the head's resource, as little as Ray's own actors there take
 
@@ -157,7 +157,7 @@ class HeadActor:
         if self._head is not None:
             self._head.tell(event)
 
-    def state(self, written: Written | None) -> HeadState | None:
+    def state(self, written: Done | None) -> HeadState | None:
         """The events that are not written, and the state of the run; None: it has not begun.
 
         written: the events that the driver has written; None: none yet.
@@ -166,7 +166,7 @@ class HeadActor:
         """
         if self._head is None:
             return None
-        state = self._head.state(written or Written(self._head.address, 0))
+        state = self._head.state(written or Done(self._head.address, 0))
         if state.halted is not None and state.halted.kind is HaltKind.REPLACED:
             os._exit(1)
         return state

@@ -46,13 +46,13 @@ from agileml.events.run import StepsLogged, Warned
 from agileml.events.terms import Loss
 from agileml.net.events import Address, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
+from agileml.net.outbox import Done, Outbox
 from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed, saved_before
 from agileml.process.measurement.tracing import Ping, Pong
 from agileml.process.record_store import RecordStore
 from agileml.process.run_transport import KINDS, Peers, Usage, Worked, measured, open_transport, run_codec
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
-from agileml.process.unwritten_events import UnwrittenEvents, Written
 
 TICK_S = 0.05
 GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a message may be lost
@@ -100,7 +100,7 @@ class Head:
         application = spec.build()
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application, job.layout.borders)
-        self._events = UnwrittenEvents()
+        self._events: Outbox[Happened] = Outbox()
         newest = store.newest()
         checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
@@ -178,14 +178,14 @@ class Head:
 
         self._call(told)
 
-    def state(self, written: Written | None = None) -> HeadState:
+    def state(self, written: Done | None = None) -> HeadState:
         """The state of the run; each release and strike is returned once.
 
         written: the events that the driver has written, and this controller may forget; None: all that the last call
         returned. What it says of another controller's events counts nothing.
         """
         with self._lock:
-            if written is None or written.head == self.address:
+            if written is None or written.sender == self.address:
                 self._forget_events(written)
             first, events = self._events.tell()
             released, self._released = tuple(self._released), []
@@ -218,7 +218,7 @@ class Head:
                 halted=self._halted,
             )
 
-    def _forget_events(self, written: Written | None) -> None:
+    def _forget_events(self, written: Done | None) -> None:
         for each in self._events.drop(written.count if written is not None else None):
             if isinstance(event := each.event, StepsLogged):
                 steps = event.first + len(event.positions)

@@ -70,7 +70,7 @@ def summarize(
         },
         "plan": {
             "planned": len(config.plan),
-            "fired": len({fired.index for fired in events_of(log, PlanFired)}),
+            "fired": len(fired_in(log)),
             "finished": len({finished.index for finished in events_of(log, PlanFinished)}),
         },
         "faults": faults(log),
@@ -85,6 +85,16 @@ def summarize(
         "seed": config.seed,
         "split": dict(split),
         "versions": dict(versions),
+    }
+
+
+def fired_in(log: Log) -> set[int]:
+    """The numbers of the planned events that fired.
+
+    What finished has fired, though the controller that fired it may have died before the log had that.
+    """
+    return {each.index for each in events_of(log, PlanFired)} | {
+        each.index for each in events_of(log, PlanFinished)
     }
 
 

@@ -128,6 +128,13 @@ def made_summary(log: Log, config: JobConfig = CONFIG) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def test_a_planned_event_that_finished_has_fired_though_its_controller_died_before_the_log_had_that() -> None:
+    log = made_log()
+    lost = next(each for each in log if isinstance(each.event, PlanFired))
+    log.remove(lost)
+    assert made_summary(log)["plan"] == {"planned": 5, "fired": 4, "finished": 4}
+
+
 def test_the_summary_says_what_the_events_say() -> None:
     log = made_log()
     summary = made_summary(log)
