@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import yaml
 
 from agileml.application import InputError
 from agileml.checkpoints.errors import CheckpointError
-from agileml.cluster.owned_folder import orphans
+from agileml.cluster.processes import is_alive
+from agileml.cluster.ray_startup import environment
+from agileml.cluster.watchdog import marked, processes_marked
 from agileml.config.job import ConfigError, JobConfig
 from agileml.config.plan import EventConfig
 from agileml.config.random_plan import random_plan
@@ -26,7 +28,8 @@ from agileml.runs.thinning import clocks_of
 from agileml.session import Result, run
 from agileml.session.one_process import is_logged
 
-DYING_S = 20.0  # how long processes of this run, or of another one here, may take to die on a busy computer
+MARK = "PROTEUS_CHAOS"  # in the environment of every process of the run
+DYING_S = 20.0  # how long they may take to die on a busy computer
 LAST_SHARE = 0.25  # of the clocks, whose mean loss is compared where equal bits are not promised
 TOLERANCE = (
     0.05  # of that loss, relative, beside what chance explains: dropout draws other masks for other batches
@@ -115,8 +118,10 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     if config.checkpoint is not None:  # apart from the checkpoints of a real run
         saves = config.checkpoint.model_copy(update={"path": str((out / CHECKPOINTS).resolve())})
         config = config.changed(checkpoint=saves.model_dump())
+    mark = secrets.token_hex(8)
     try:
-        result = run(config, name="chaos", clocks=clocks, plan=events, out=str(out / RUN))
+        with environment(marked(mark, MARK)):
+            result = run(config, name="chaos", clocks=clocks, plan=events, out=str(out / RUN))
     except (ConfigError, InputError, FolderError, CheckpointError):
         (out / PLAN).unlink()
         if is_new:
@@ -142,7 +147,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
             loss_off = LossOff.of(_losses(result), _losses(reference))
     fired = _fired(result, plan)
     redone = result.summary["clocks_redone"]
-    return ChaosResult(seed, faults, fired, redone, same_bits, _left_behind(), loss_off)
+    return ChaosResult(seed, faults, fired, redone, same_bits, left_behind(mark), loss_off)
 
 
 def _losses(result: Result) -> Mapping[int, float]:
@@ -166,13 +171,11 @@ def _fired(result: Result, plan: Sequence[EventConfig]) -> dict[str, int]:
     return dict(Counter(plan[index].kind for index in sorted(indices) if plan[index].kind != "join"))
 
 
-def _left_behind() -> int:
-    """Processes of the run that still live: children of this one, and those that have lost their parent."""
-    until_s = time.monotonic() + DYING_S
+def left_behind(mark: str, wait_s: float = DYING_S) -> int:
+    """Processes of the run that live on after `wait_s`: children of this one, and those that have lost their parent."""
+    until_s = time.monotonic() + wait_s
     while True:
-        children = psutil.Process().children(recursive=True)
-        live = {c.pid for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE}
-        live |= {process.pid for process in orphans()}
+        live = [process for process in processes_marked(mark, MARK) if is_alive(process)]
         if not live or time.monotonic() > until_s:
             return len(live)
         time.sleep(0.1)

@@ -131,20 +131,20 @@ def watch(
         time.sleep(max(0.0, silence.period_s - (time.monotonic() - began_s)))
 
 
-def processes_marked(mark: str) -> list[psutil.Process]:
-    """Every process of a local Ray node: those that carry its mark."""
-    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+def processes_marked(mark: str, variable: str = MARK) -> list[psutil.Process]:
+    """Every process that carries a mark, such as those of a local Ray node; without this one."""
+    return [process for process in psutil.process_iter() if _is_marked(process, variable, mark)]
 
 
-def _is_marked(process: psutil.Process, mark: str) -> bool:
+def _is_marked(process: psutil.Process, variable: str, mark: str) -> bool:
     with contextlib.suppress(psutil.Error, OSError):
-        return process.pid != os.getpid() and process.environ().get(MARK) == mark
+        return process.pid != os.getpid() and process.environ().get(variable) == mark
     return False
 
 
-def marked(mark: str) -> dict[str, str]:
+def marked(mark: str, variable: str = MARK) -> dict[str, str]:
     """Environment variables for the first process of a local Ray node; all its processes inherit the mark."""
-    return {MARK: mark, KEEP_ENVIRONMENT: "1"}
+    return {variable: mark, KEEP_ENVIRONMENT: "1"}
 
 
 class LocalMachine:

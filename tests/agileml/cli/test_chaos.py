@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from agileml.cli import main
-from agileml.cli.chaos import LossOff
+from agileml.cli.chaos import MARK, LossOff, left_behind
 from agileml.cluster.owned_folder import orphans
+from agileml.cluster.ray_startup import environment
+from agileml.cluster.watchdog import marked
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
 
@@ -111,6 +113,18 @@ def test_a_program_that_goes_on_after_its_run_is_not_left_behind() -> None:
         finally:
             child.kill()
             child.wait()
+
+
+def test_what_is_left_is_told_by_the_mark_of_the_run() -> None:
+    with environment(marked("mine", MARK)):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        assert left_behind("mine", 0.0) == 1
+        assert left_behind("another", 0.0) == 0
+    finally:
+        child.kill()
+        child.wait()
+    assert left_behind("mine", 0.0) == 0
 
 
 def test_a_loss_is_off_by_what_chance_does_not_explain() -> None:
