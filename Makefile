@@ -46,7 +46,8 @@ test-ray: venv
 	PYTHONPATH=$(CURDIR) build/ray-$(RAY)/bin/python -m pytest -q -m "not slow" tests/faults/test_real_nodes.py tests/cluster/test_submit.py
 
 # All tests, those with Ray nodes one at a time, as some of them load both cores. SCHEDULES: how many the model runs in each of
-# its modes; 5,000 in each take a night.
+# its modes; 5,000 in each take a night. CHAOS_SEEDS: how often each way to train goes through twelve random faults on real
+# nodes, 2 by default; 10 take two hours more.
 test-all: export SCHEDULES ?= 100
 test-all: check
 	$(BIN)/pytest -q -m "not cluster" -n auto --dist worksteal; tests=$$?; $(BIN)/pytest -q -m cluster || tests=1; exit $$tests

@@ -6,6 +6,7 @@ Frozen machines need real processes: see test_real_nodes.py.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from agileml.process.head import Head, HeadState
 from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
 from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig, reference
+
+CHAOS_SEEDS = int(os.environ.get("CHAOS_SEEDS", "2"))  # of random faults on real nodes, in each way to train
 
 MF = {
     "application": "mf",

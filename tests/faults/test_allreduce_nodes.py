@@ -18,6 +18,7 @@ from agileml.events.schema import Log, events_of, of_type
 from agileml.events.terms import Cause
 from agileml.runs.event_log import EVENTS, read_events
 from tests.agileml.net.test_allreduce import job, reference
+from tests.faults.fault_rig import CHAOS_SEEDS
 from tests.faults.killable_fleet import KillableFleet
 
 pytestmark = pytest.mark.cluster
@@ -60,7 +61,7 @@ def test_a_frozen_and_a_killed_machine_a_notice_and_a_join(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(CHAOS_SEEDS))
 @pytest.mark.parametrize("config", ["mlr", "cnn"])
 def test_twelve_faults(config: str, seed: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agileml.cli", "chaos", f"configs/{config}.yaml", "--seed", str(seed)]

@@ -1,12 +1,11 @@
 """Twelve random faults on real nodes in each way to share work and parameters that a result may depend on.
 
 What may not change is the bits of one process, or those of one process that follows the log of the run. SSP promises
-neither: there each item must have been counted as often as the clocks say. CHAOS_SEEDS: how many seeds, 2 by default.
+neither: there each item must have been counted as often as the clocks say.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from torch.utils.data import TensorDataset
 
 from agileml.cli.chaos import run_chaos
 from agileml.config.job import from_values
+from tests.faults.fault_rig import CHAOS_SEEDS
 from tests.faults.test_pipelines import TIED
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "2"))
 ITEMS, BATCH = 1024, 64
 MACHINES = {"reliable": 1, "transient": 3, "max": 6}
 UNEQUAL = {"unit_s": 0.002, "speeds": {"m0": 0.4}}  # the others have something to help with
@@ -68,7 +67,7 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(CHAOS_SEEDS))
 @pytest.mark.parametrize("mode", JOBS)
 def test_twelve_faults_change_no_bit(mode: str, seed: int, tmp_path: Path) -> None:
     chaos = run_chaos(from_values(JOBS[mode]), seed, 12, tmp_path / "chaos")
@@ -76,7 +75,7 @@ def test_twelve_faults_change_no_bit(mode: str, seed: int, tmp_path: Path) -> No
     assert chaos.same_bits is True and chaos.is_good, str(chaos)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(CHAOS_SEEDS))
 def test_with_ssp_and_helpers_each_item_counts_once(seed: int, tmp_path: Path) -> None:
     here = "tests.faults.test_chaos_modes"
     values = {

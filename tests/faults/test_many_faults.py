@@ -1,4 +1,4 @@
-"""The long versions: twelve faults for many seeds on real nodes, and fifty changes that must leak nothing."""
+"""The long versions: twelve faults on real nodes, for CHAOS_SEEDS seeds, and fifty changes that must leak nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from agileml.events.run import PlanFinished
 from agileml.process.head import HeadState
 from tests.agileml.process.engine_rig import reference
-from tests.faults.fault_rig import MF, FaultRig, job
+from tests.faults.fault_rig import CHAOS_SEEDS, MF, FaultRig, job
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(CHAOS_SEEDS))
 @pytest.mark.parametrize("config", ["mf", "mlr"])
 def test_twelve_faults(config: str, seed: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agileml.cli", "chaos", f"configs/{config}.yaml", "--seed", str(seed)]
@@ -43,7 +43,7 @@ machines: {reliable: 1, transient: 2, max: 4}
 """
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(CHAOS_SEEDS))
 @pytest.mark.parametrize("overlap", ["true", "batches"])
 def test_twelve_faults_while_parameters_are_on_their_way(overlap: str, seed: int, tmp_path: Path) -> None:
     (tmp_path / "overlap.yaml").write_text(OVERLAP.replace("{overlap}", overlap))
