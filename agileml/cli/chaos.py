@@ -21,6 +21,7 @@ from agileml.cluster.watchdog import marked, processes_marked
 from agileml.config.job import ConfigError, JobConfig
 from agileml.config.plan import EventConfig
 from agileml.config.random_plan import random_plan
+from agileml.errors import RunError
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import FolderError, check_out
 from agileml.runs.summary import fired_in
@@ -106,8 +107,8 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     """Run the plan of a seed on local nodes and, without faults, in one process; compare the two.
 
     Everything goes to `out`: plan.yaml, the run in `run` (its checkpoints in `checkpoints`, not where the config says),
-    the reference in `sequential`. A job that cannot start leaves nothing there. Raises the errors of `run`, and
-    FolderError if `out` holds another chaos run.
+    the reference in `sequential`. A job that cannot start leaves nothing there. Raises the errors of `run`, RunError if
+    one of the two was stopped, and FolderError if `out` holds another chaos run.
     """
     check_chaos_out(out)
     clocks, plan = random_plan(config, seed, faults)
@@ -121,7 +122,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     mark = secrets.token_hex(8)
     try:
         with environment(marked(mark, MARK)):
-            result = run(config, name="chaos", clocks=clocks, plan=events, out=str(out / RUN))
+            result = whole(run(config, name="chaos", clocks=clocks, plan=events, out=str(out / RUN)), clocks)
     except (ConfigError, InputError, FolderError, CheckpointError):
         (out / PLAN).unlink()
         if is_new:
@@ -141,6 +142,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
             plan=[],
             out=str(out / SEQUENTIAL),
         )
+        whole(reference, clocks)
         if config.deterministic:
             same_bits = reference.summary["params_sha256"] == result.summary["params_sha256"]
         else:
@@ -148,6 +150,15 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     fired = _fired(result, plan)
     redone = result.summary["clocks_redone"]
     return ChaosResult(seed, faults, fired, redone, same_bits, left_behind(mark), loss_off)
+
+
+def whole(result: Result, clocks: int) -> Result:
+    """A result that can be compared. Raises RunError for that of a run which was stopped."""
+    if result.summary["stopped"]:
+        raise RunError(
+            f"the run was stopped after {result.summary['clocks']} of {clocks} clocks: there is nothing to compare"
+        )
+    return result
 
 
 def _losses(result: Result) -> Mapping[int, float]:

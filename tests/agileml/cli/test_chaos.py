@@ -14,10 +14,12 @@ import pytest
 import yaml
 
 from agileml.cli import main
-from agileml.cli.chaos import MARK, LossOff, left_behind
+from agileml.cli.chaos import MARK, LossOff, left_behind, whole
 from agileml.cluster.owned_folder import orphans
 from agileml.cluster.ray_startup import environment
 from agileml.cluster.watchdog import marked
+from agileml.errors import RunError
+from agileml.session import Result
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
 
@@ -125,6 +127,13 @@ def test_what_is_left_is_told_by_the_mark_of_the_run() -> None:
         child.kill()
         child.wait()
     assert left_behind("mine", 0.0) == 0
+
+
+def test_a_run_that_was_stopped_is_compared_with_nothing(tmp_path: Path) -> None:
+    done = Result({}, {}, {"stopped": False, "clocks": 40}, tmp_path)
+    assert whole(done, 40) is done
+    with pytest.raises(RunError, match="stopped after 7 of 40 clocks"):
+        whole(Result({}, {}, {"stopped": True, "clocks": 7}, tmp_path), 40)
 
 
 def test_a_loss_is_off_by_what_chance_does_not_explain() -> None:
