@@ -26,6 +26,7 @@ class Member:
     deadline_s: float | None = None  # of its notice
     is_gone: bool = False  # its process is dead: it never comes back under this name
     is_silent: bool = False  # missed its heartbeats: it may come back
+    is_doubted: bool = False  # reported lost when this controller had just slept, and not heard from since
     is_released: bool = False
     measured: tuple[Measured, Measured] | None = None  # its first report and the newest
     capacity: float = 1.0  # how much it can compute, relative to other machines
@@ -89,7 +90,7 @@ class Membership:
         if member is None or member.is_gone or member.is_released:
             return None
         member.heard_s = now_s
-        member.is_silent = False
+        member.is_silent = member.is_doubted = False
         return member
 
     def check(self, now_s: float) -> list[Member]:
@@ -104,7 +105,7 @@ class Membership:
             for member in self.nodes.values():
                 member.heard_s = max(member.heard_s, now_s)
             return []
-        found = [m for m in self.nodes.values() if m.is_alive and now_s - m.heard_s > self.timeout_s]
+        found = [m for m in self.nodes.values() if m.is_alive and now_s - m.heard_s > self._patience_s(m)]
         for member in found:
             member.is_silent = True
         return found
@@ -127,19 +128,23 @@ class Membership:
     def lost(self, node: str, now_s: float) -> bool:
         """Mark a machine that does not answer as silent. True if it was alive.
 
-        False, and nothing changes, if this controller slept until just now: its own heartbeats were overdue, and the
-        machine may be well. If it is not, `check` finds it after the timeout.
+        If this controller slept until just now, its own heartbeats were overdue, and the machine may be well: False
+        then, and `check` marks it unless it is heard of within a third of the timeout.
         """
         member = self.nodes.get(node)
         if member is None or not member.is_alive:
             return False
         if self._has_slept(now_s) or now_s - self.awake_since_s < self.timeout_s / 3:
+            member.is_doubted, member.heard_s = True, max(member.heard_s, now_s)
             return False
         member.is_silent = True
         return True
 
     def _has_slept(self, now_s: float) -> bool:
         return now_s - self.checked_s > self.timeout_s / 3
+
+    def _patience_s(self, member: Member) -> float:
+        return self.timeout_s / 3 if member.is_doubted else self.timeout_s
 
     def notice(self, node: str, deadline_s: float) -> bool:
         """Record that a machine will be taken away at `deadline_s`. False for a repeat, unless its deadline is sooner.

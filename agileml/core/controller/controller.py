@@ -239,7 +239,10 @@ class Controller:
     def _tick(self) -> None:
         control = self._control
         for member in control.members.check(control.now_s):
-            control.note(MachineLost(member.name, Loss.SILENT, f"for {control.settings.timeout_s:g} s"))
+            silence = Loss.SILENT, f"for {control.settings.timeout_s:g} s"
+            control.note(
+                MachineLost(member.name, *((Loss.DISCONNECTED, "") if member.is_doubted else silence))
+            )
         self._quarantine.give_up_late()
         self._quarantine.end_without_reliable()
         if control.now_s >= self._resend_due_s:

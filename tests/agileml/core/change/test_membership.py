@@ -53,12 +53,18 @@ def test_whoever_slept_believes_no_loss_until_it_has_been_awake_for_a_while():
     assert not members.is_alive("t")
 
 
-def test_a_loss_that_was_not_believed_is_found_after_the_timeout():
-    members = make("r", "t")
+def test_a_loss_that_was_not_believed_is_found_soon_unless_the_machine_is_heard_of():
+    members = make("r", "s", "t")
     assert not members.lost("t", 14.0)
-    assert checked(members, 14.0, 14.3, 14.6, 14.9) == []
-    members.heard("r", 14.9)
-    assert checked(members, 15.2) == ["t"]
+    assert not members.lost("s", 14.0)
+    assert checked(members, 14.0, 14.2) == []
+    members.heard("s", 14.2)  # it has connected again
+    assert checked(members, 14.3) == []
+    assert checked(members, 14.4) == ["t"]
+    assert members.nodes["t"].is_doubted and not members.nodes["s"].is_doubted
+    assert checked(members, 14.7, 15.0) == []
+    assert checked(members, 15.1) == ["r"]
+    assert checked(members, 15.3) == ["s"]
 
 
 def test_a_machine_that_is_gone_or_released_is_never_heard_again():
