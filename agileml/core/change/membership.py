@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import Status
 from agileml.core.stage.placement import Machines
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 
 
 @dataclass
@@ -48,6 +48,11 @@ class Member:
             return None
         first, newest = self.measured
         return min(1.0, (newest.compute_s - first.compute_s) / (newest.at_s - first.at_s))
+
+    @property
+    def loss(self) -> Loss:
+        """How it was lost, if it is silent."""
+        return Loss.DISCONNECTED if self.is_doubted else Loss.SILENT
 
     @property
     def is_alive(self) -> bool:

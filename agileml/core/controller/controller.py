@@ -83,7 +83,7 @@ from agileml.events.run import (
     MachineReleased,
     StopAsked,
 )
-from agileml.events.terms import Loss, Tier
+from agileml.events.terms import Tier
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -239,10 +239,8 @@ class Controller:
     def _tick(self) -> None:
         control = self._control
         for member in control.members.check(control.now_s):
-            silence = Loss.SILENT, f"for {control.settings.timeout_s:g} s"
-            control.note(
-                MachineLost(member.name, *((Loss.DISCONNECTED, "") if member.is_doubted else silence))
-            )
+            detail = "" if member.is_doubted else f"for {control.settings.timeout_s:g} s"
+            control.note(MachineLost(member.name, member.loss, detail))
         self._quarantine.give_up_late()
         self._quarantine.end_without_reliable()
         if control.now_s >= self._resend_due_s:
