@@ -57,7 +57,8 @@ def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_pa
         # First: what happens while a controller is being killed it may not live to tell.
         {"at_clock": 10, "kill_controller": True},
         {"at_clock": 60, "freeze": 1, "seconds": FROZEN_S},
-        {"at_clock": 75, "cut": 1, "seconds": FROZEN_S},  # a controller that was just starved doubts short ones
+        # A controller that was starved just before doubts a short one.
+        {"at_clock": 75, "cut": 1, "seconds": FROZEN_S},
         {"at_clock": 90, "slow": 1, "factor": 10.0, "seconds": 0.3},
         {"at_clock": 105, "kill": 1},
         {"at_clock": 120, "short_notice": "all", "warning_s": 0.0},
