@@ -32,10 +32,8 @@ from agileml.session.one_process import is_logged
 MARK = "PROTEUS_CHAOS"  # in the environment of every process of the run
 DYING_S = 20.0  # how long they may take to die on a busy computer
 LAST_SHARE = 0.25  # of the clocks, whose mean loss is compared where equal bits are not promised
-TOLERANCE = (
-    0.05  # of that loss, relative, beside what chance explains: dropout draws other masks for other batches
-)
-ERRORS = 3.0  # standard errors of the mean that chance explains
+TOLERANCE = 0.05  # of that loss, relative, beside what chance explains
+ERRORS = 3.0  # standard errors of the mean that chance explains: dropout draws other masks for other batches
 PLAN, RUN, SEQUENTIAL, CHECKPOINTS = "plan.yaml", "run", "sequential", "checkpoints"
 
 
