@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Address = Annotated[
     str | None,
     typer.Option(
-        help="The cluster: host:port, its dashboard's http address, or auto. "
-        "[default: RAY_API_SERVER_ADDRESS, or the cluster of this computer]"
+        help="The cluster: host:port, its dashboard's http address, or auto.",
+        show_default="RAY_API_SERVER_ADDRESS, or the cluster of this computer",
     ),
 ]
 TAIL_LINES = 5  # of a job that is over
@@ -67,7 +67,9 @@ def submit(
     settings: Settings = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Folder for the results, on the head. [default: ~/proteus-runs/ID]"),
+        typer.Option(
+            metavar="DIR", help="Folder for the results, on the head.", show_default="~/proteus-runs/ID"
+        ),
     ] = None,
     stage: Stage = None,
     resume: Annotated[
@@ -257,10 +259,12 @@ def watch(
         str, typer.Argument(metavar="ID|DIR", help="A job of the cluster, or the folder of a run.")
     ],
     address: Address = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. [default: a free one]")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1.", show_default="a free one")
+    ] = 0,
     token_path: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A file with the token, for programs. [default: a new token]"),
+        typer.Option(metavar="FILE", help="A file with the token, for programs.", show_default="a new token"),
     ] = None,
     freeze: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the page as it is now to one file instead.")

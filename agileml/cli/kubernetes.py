@@ -49,7 +49,7 @@ def template(
     grace_s: Annotated[
         int | None,
         typer.Option(
-            min=10, max=600, help="Seconds that a spot pod has to leave. [default: what the cloud gives]"
+            min=10, max=600, help="Seconds that a spot pod has to leave.", show_default="what the cloud gives"
         ),
     ] = None,
     domain: Annotated[str, typer.Option(help="Of your Kubernetes cluster's DNS.")] = "cluster.local",

@@ -22,14 +22,14 @@ machines = typer.Typer(
 )
 Address = Annotated[
     str | None,
-    typer.Option(help="The cluster: host:port, its dashboard's http address, or auto. [default: auto]"),
+    typer.Option(help="The cluster: host:port, its dashboard's http address, or auto.", show_default="auto"),
 ]
 Region = Annotated[
     str | None,
     typer.Option("--aws", metavar="REGION", help="Machines of our runs in a region of EC2, by their tag."),
 ]
 JobName = Annotated[
-    str | None, typer.Option("--job", help="With --aws: of this job alone. [default: of all jobs]")
+    str | None, typer.Option("--job", help="With --aws: of this job alone.", show_default="of all jobs")
 ]
 SHORT = 12  # characters of a node's id that people get to see
 

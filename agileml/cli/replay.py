@@ -33,11 +33,13 @@ def replay(
     balance: Annotated[
         list[Balance] | None,
         typer.Option(
-            help="A value of `balance`; may be repeated. [default: static and lbbsp; pool with ssp and asp]"
+            help="A value of `balance`; may be repeated.",
+            show_default="static and lbbsp; pool with ssp and asp",
         ),
     ] = None,
     consistency: Annotated[
-        str | None, typer.Option(help="bsp, asp, or ssp with its slack, such as ssp:3. [default: the run's]")
+        str | None,
+        typer.Option(help="bsp, asp, or ssp with its slack, such as ssp:3.", show_default="the run's"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:

@@ -19,6 +19,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one key of the config; may be repeated."),
 ]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Folder for the results.", show_default="a new one in runs/"),
+]
 Sequential = Annotated[
     bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
 ]
@@ -79,9 +83,7 @@ def run(
         Path, typer.Argument(help="YAML file that describes the job, such as configs/demo.yaml.")
     ],
     settings: Settings = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder for the results. [default: a new one in runs/]")
-    ] = None,
+    out: Out = None,
     address: Annotated[
         str | None,
         typer.Option(help="Join the Ray cluster at host:port, at its dashboard's http address, or auto."),
@@ -259,7 +261,8 @@ def chaos(
     faults: Annotated[int, typer.Option(min=1, help="Number of faults, spread over the run.")] = 6,
     settings: Settings = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for everything. [default: a new one in runs/]")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for everything.", show_default="a new one in runs/"),
     ] = None,
 ) -> None:
     """Train through random faults on real local nodes and compare with the sequential run, to the bit.

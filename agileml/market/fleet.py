@@ -149,7 +149,7 @@ class MarketFleet:
         """Nothing to do: the market takes its nodes itself."""
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
-        """Raises RunError: a fault plan cannot be played beside a market."""
+        """Raise RunError: beside a market a plan may not kill, freeze or cut off machines."""
         raise RunError(f"plan: found {kind}, expected no faults beside a market")
 
     # -- a watcher ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from bidbrain.live.unix_clock import UnixClock
 class JoinedCluster:
     """The cluster behind `address`, for one job that drives its market.
 
-    Machines may ask its endpoint whether a process still does. Raises ClusterError: no cluster, or another job.
+    Instances may ask its endpoint whether the job's process is alive. Raises ClusterError: no cluster, or another job.
     """
 
     warm = 0

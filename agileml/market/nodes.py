@@ -108,14 +108,14 @@ class PrestartedNodes:
             return tuple(node for tier in Tier for node in self._free[tier])
 
     def start(self, instance: Instance) -> None:
-        """An instance was bought."""
+        """Give a node to a bought instance, when one is free."""
         with self._changed:
             self._slots[instance.instance_id] = _Slot(instance)
             self._give()
             self._changed.notify_all()
 
     def kill(self, instance_id: str) -> None:
-        """An instance ended: everything on its node ends at once."""
+        """Kill the node of an instance that ended, with everything on it."""
         with self._changed:
             slot = self._slots.pop(instance_id, None)
             self._changed.notify_all()

@@ -9,7 +9,7 @@ from agileml.runs.folder import RunFolder
 
 @runtime_checkable
 class BoughtFleet(Protocol):
-    """A fleet with a market behind it (`market_fleet.MarketFleet`)."""
+    """A fleet with a market behind it (`agileml.market.fleet.MarketFleet`)."""
 
     @property
     def code(self) -> int:

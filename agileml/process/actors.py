@@ -96,7 +96,7 @@ class MachineActor:
 
     def stand_for(self, speed: float) -> None:
         """Stand for a machine of this speed, as a multiple of its own, from the next computation on."""
-        self._machine.stand_for(speed)
+        self._machine.compute.change_speed(speed)
 
     def meet(self, address: Address) -> None:
         """Connect to the new address of a process of the run."""

@@ -127,7 +127,6 @@ class Machine:
         self._stopping = threading.Event()
         self._failure: Failure | None = None
         self._cut_s = 0.0
-        self._market_speed = self._planned_speed = 1.0  # both are multiples of the speed that it began with
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="server", daemon=True)
 
@@ -174,17 +173,11 @@ class Machine:
             case Fault.SLOW:
                 self.compute.slow_down(strike.factor, strike.seconds)
             case Fault.SPEED:
-                self._planned_speed = 1 / strike.factor
-                self.compute.change_speed(self._market_speed * self._planned_speed)
+                self.compute.change_speed(1 / strike.factor)
             case Fault.DISK_FULL:
                 self._part_writer.fill_disk(strike.seconds)
             case _:
                 raise AssertionError(strike)
-
-    def stand_for(self, speed: float) -> None:
-        """Compute as a machine of the market that has `speed` times its own speed. A planned change comes on top."""
-        self._market_speed = speed
-        self.compute.change_speed(self._market_speed * self._planned_speed)
 
     def meet(self, address: Address) -> None:
         """Connect to the new address of a process of the run."""

@@ -32,7 +32,7 @@ def simulate(
     schemes: list[str] | None = typer.Option(None, help="Schemes by commas; your own: package.module:Class."),
     seed: int | None = typer.Option(None, help="Seed of the starts and of the bootstrap."),
     out: Path | None = typer.Option(
-        None, help="Folder for tables, plots and report.html. [default: runs/simulate-TIME]"
+        None, help="Folder for tables, plots and report.html.", show_default="runs/simulate-TIME"
     ),
     rules: str | None = typer.Option(None, help="hourly_2016, per_second or per_second_paid."),
     reliable: int | None = typer.Option(None, help="Reliable on-demand machines (of 4 vCPUs)."),
@@ -52,7 +52,9 @@ def simulate(
     availability: list[Path] | None = typer.Option(None, help="Availability traces, one per pool."),
     spot_share: float | None = typer.Option(None, help="Spot price of a node, as a share of on-demand."),
     spot_shares: list[str] | None = typer.Option(None, metavar="POOL=SHARE", help="The same of one pool."),
-    deadline: float | None = typer.Option(None, help="Deadline of spot_2026, as a multiple of job hours."),
+    deadline: float | None = typer.Option(
+        None, help="Deadline for spot_2026 and expected_cost, in job hours."
+    ),
     nodes: int | None = typer.Option(None, help="Nodes of the job on availability traces."),
     ledger: int | None = typer.Option(None, metavar="JOBS", help="Jobs per scheme to write to ledger.jsonl."),
     sweep: str | None = typer.Option(

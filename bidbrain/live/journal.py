@@ -64,7 +64,7 @@ Step = Annotated[Buy | BuyOnDemand | Mark, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures behind a decision. spent in micro-dollars, work in vCPU seconds; phi .. traffic as it used them."""
+    """The figures behind a decision. spent in micro-dollars, work in vCPU seconds; the rest as the policy used it."""
 
     offers: int
     held_vcpus: int

@@ -2,7 +2,7 @@
 
 A job writes only its own object, whole, from its own tally; the others' it reads and adds up. So two writers cannot
 lose each other's counts, and a service that dies anywhere writes the same object again. `bands.csv`, if it is there,
-goes before the package's bands.
+takes precedence over the package's bands.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class Replay:
         return [lot.allocation for lot in self._lots.values() if lot.live and not lot.order.on_demand]
 
     def _play(self) -> int:
-        """Evict the instances that the market has taken by now; returns now, which no eviction is missing before."""
+        """Evict the instances that the market has taken by now. Return the present time."""
         now_s = self._now_s()
         while (at_s := self._exchange.next_eviction_s(self._spot(), self._played_s)) <= now_s:
             victims = self._exchange.taken_back(self._spot(), at_s)

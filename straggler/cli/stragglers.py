@@ -49,7 +49,7 @@ def stragglers(
     seed: Annotated[int | None, typer.Option(help="First seed.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="New folder for config, numbers and figure. [default: runs/stragglers-TIME]"),
+        typer.Option(help="New folder for config, numbers and figure.", show_default="runs/stragglers-TIME"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:

@@ -125,27 +125,6 @@ def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: 
     assert paces.spent("m0", paces.changed + 1)[1].wait_s >= 0.1
 
 
-def test_a_planned_speed_is_a_share_of_what_the_machine_has_on_the_market(tmp_path: Path) -> None:
-    values = job(
-        MLR,
-        clocks=1000,
-        stage=1,
-        machines={"reliable": 1, "transient": 1, "max": 2},
-        balance="static",
-        pace={"unit_s": 0.005},
-        plan=[{"at_clock": 6, "speed": 0.25, "machine": "m1"}],
-    )
-    paces = Paces()
-    rig = FaultRig(values, tmp_path, paces)
-    rig.machines["m1"].stand_for(0.5)  # as the driver tells it when the market admits it
-    ran = rig.finish()
-    assert ran.sha256 == reference_of(ran, values)
-    assert paces.changed is not None
-    clocks, after = paces.spent("m1", paces.changed + 1)
-    assert clocks >= 4 and after.units == clocks * 4
-    assert after.compute_s >= clocks * 0.160 - 0.05
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
     plan = [{"at_clock": 8, "kill_reliable": 1}]

@@ -62,7 +62,7 @@ def plan_change(
     placement = _place(job, rule, view, machines)
     holders = _holders(promises)
     start = _start(job, epoch, view, committed, promises, _nearest(holders, placement), checkpoint)
-    # Of a cut that is made of live copies a backup needs what the owner alone may have.
+    # If live copies become the cut, a backup must copy from the owner where only the owner has the optimizer's state.
     copies = {} if job.exchange.shares_state else start.copies
     backups, lacking = _plan_backups(epoch, replace(start, copies=copies), holders, placement)
     states, sources, rolled_back = start.states, start.sources, start.rolled_back
@@ -96,7 +96,7 @@ def plan_change(
 
 
 def _stages(job: Job, view: View | None, base: int, placement: Placement) -> tuple[StagesFrom, ...]:
-    """The stages so far, as far as what they computed counts, and those from `base` on."""
+    """Return the stages whose clocks still count, then those from `base` on."""
     if job.pipeline is None or job.pipeline.flushes:
         return ()
     before = view.stages if view is not None else ()
@@ -156,10 +156,12 @@ def _start(
 
 
 def _is_torn(job: Job, states: Mapping[int, ShardState]) -> bool:
-    """True when the stages of a pipeline without a flush have not run empty: what is in flight cannot go on elsewhere,
-    and no stage can undo the updates that others lack, nor go on with a part of a clock that was computed on weights of
-    its own age. Or where machines share the optimizer's state out, and some
-    have taken a step that others have not: nobody has the parameters of both clocks."""
+    """True in two cases, in which no machine can complete the state.
+
+    A pipeline without a flush still has work in flight: that cannot go on elsewhere, no stage can undo the updates that
+    others lack, and a part of a clock was computed on weights of its own age. Or the machines share the optimizer's
+    state, and some of them have taken a step that others have not: no machine has the parameters of both clocks.
+    """
     flows_on = job.pipeline is not None and not job.pipeline.flushes
     if not flows_on and not job.exchange.shares_state:
         return False
@@ -304,8 +306,8 @@ def _open(
 def _deal_to_stages(job: Job, counted: Sequence[Units], share: Share) -> tuple[tuple[str, Units], ...]:
     """The bundles of the units that some partition lacks. All stages compute them, whichever machine the deal names.
 
-    `counted`: of each partition, the units that it has. Replicas of different stages push other bundles, so these are
-    cut anew: no partition has one of them in part.
+    `counted`: of each partition, the units that it has. Replicas of different stages push other bundles, so this
+    function forms new bundles, none of which a partition has counted in part.
     """
     classes: dict[tuple[bool, ...], Units] = {}
     for unit in range(job.units):

@@ -71,7 +71,7 @@ class Membership:
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
     checked_s: float = 0.0  # the last `check`
-    awake_since_s: float = 0.0  # no gap between two checks since then; earlier silence may be our own
+    awake_since_s: float = 0.0  # it has checked without a gap since then; silence before may be its own fault
 
     def up(
         self,
@@ -210,10 +210,11 @@ class Membership:
         alike: float = 1.0,
         unit_costs: Mapping[str, float] | None = None,
     ) -> Machines:
-        """The machines with their weights: capacities, or with `by_speed` measured speeds. One that is not measured yet
-        counts as fast, for its capacity, as the mean of the others. `alike`: capacities count where no machine is so
-        many times as fast, for its capacity, as another. `unit_costs`: what a unit costs the machines that were
-        measured, relative to each other; None: all the same.
+        """Return the machines with their weights: capacities, or with `by_speed` measured speeds.
+
+        A machine that is not measured yet counts as fast, for its capacity, as the mean of the others. `alike`: if the
+        fastest machine, for its capacity, is less than `alike` times as fast as the slowest, capacities count.
+        `unit_costs`: what a unit costs each machine that was measured, relative to the others; None: the same.
         """
         found = [self.nodes[name] for name in machines.reliable + machines.transient]
         speeds = {

@@ -41,7 +41,7 @@ class ShardSize:
 
 
 def shard_size(job: Job, partition: int, *, is_owner: bool = True) -> ShardSize:
-    """is_owner: with what only owners hold where machines share the optimizer's state out."""
+    """Bytes of a partition. is_owner: with what only the owner holds when machines share the optimizer's state."""
     found = {False: 0, True: 0}
     one_sum = 0
     for index, table in enumerate(job.layout.tables):
@@ -59,8 +59,8 @@ def transfers(
 ) -> list[Transfer]:
     """The transfers that the fetches of a change cause.
 
-    `part_bytes`: bytes of each partition's part of the newest cut. About as much has changed since, so a machine that
-    has the cut gets no more than that of the sparse tables.
+    `part_bytes`: bytes of each partition's part of the newest cut. We assume that as much has changed since that cut as
+    it contained, so a machine with the cut gets at most these bytes of the sparse tables.
     """
     found = []
     for node, fetch in change.fetches:

@@ -288,8 +288,10 @@ class MembershipChanges:
         self._stages.changed(seconds)
 
     def _note_stages(self, view: View) -> None:
-        """Log the stages of a pipeline without a flush; at first all: an earlier controller may not have logged
-        them."""
+        """Log the stages of a pipeline without a flush.
+
+        The first call logs all of them, because an earlier controller may have died before it logged them.
+        """
         for each in view.stages[-1:] if self._has_noted_stages else view.stages:
             self._control.note(StagesArranged(view.epoch, each.clock, each.ends))
         self._has_noted_stages = True

@@ -184,8 +184,11 @@ class Control:
         return self.members.nodes[node].tier
 
     def weighted(self, machines: Machines) -> Machines:
-        """The machines with the weights by which work is dealt: measured speeds where clocks are planned, or machines
-        share the units of a stage, and the machines are not alike."""
+        """Return the machines with the weights by which work is dealt.
+
+        A weight is a measured speed if clocks are planned or replicas share a stage, and the machines differ;
+        otherwise it is the machine's capacity.
+        """
         rules, view = self.job.pipeline, self.view
         by_speed = self.job.balancer is not None or (rules is not None and rules.replicas != 1)
         costs: dict[str, float] | None = None
@@ -201,7 +204,7 @@ class Control:
         self.members.up(event.node, event.tier, event.allocation, admitted, now_s, event.capacity)
 
     def limit_by(self, limit: Callable[[], int]) -> None:
-        """Clocks >= what `limit` gives may not start either."""
+        """Forbid clocks >= `limit()` to start, too."""
         self._cut_limit = limit
 
     def begin_event(self, now_s: float) -> None:
@@ -238,7 +241,7 @@ class Control:
         self.ask(Halt(kind, reason, trace, kept))
 
     def steps_taken(self, owner: str, message: StepsTaken) -> None:
-        """Log the steps that an owner under the durable view tells, and answer."""
+        """Log the steps that an owner under the durable view reports, and acknowledge them."""
         assert self.view is not None
         if (event := self.steps.add(message, self.view.timeline)) is not None:
             self.note(event)

@@ -169,7 +169,7 @@ class Controller:
         return f"change={control.change} cut={self._cuts.next} is_writing={control.is_writing}"
 
     def count_members(self) -> tuple[int, int]:
-        """(reliable, transient) members of the durable view that reported: after a restart only they have a tier."""
+        """Count the reliable and transient members that reported: of others a restarted controller knows no tier."""
         nodes = self._control.members.nodes
         tiers = [nodes[node].tier for node in (self.view.members if self.view else ()) if node in nodes]
         return tiers.count(Tier.RELIABLE), tiers.count(Tier.TRANSIENT)
@@ -329,7 +329,7 @@ class Controller:
         if control.is_halted or control.is_writing:
             return
         if control.record.finished:
-            if not self._has_told_end:  # an earlier controller may have died before anybody heard of the end
+            if not self._has_told_end:  # an earlier one may have died before it told the driver of the end
                 self._finished()
             return
         if self._takeover:

@@ -67,7 +67,7 @@ class CutKeeper:
         every, clock = self._control.job.holds_every, self._control.record.committed.clock
         if every is None or clock == 0 or clock % every or clock == self._judged or self._is_last:
             return None
-        if self._is_torn:  # nobody could read it, and the next cut is what mends it
+        if self._is_torn:  # no set of machines has all its parts; the next cut replaces it
             return None
         return clock
 
@@ -80,7 +80,7 @@ class CutKeeper:
         return Finished(clock, view.backup)
 
     def told(self, event: Sealed | SealFailed | CutJudged) -> None:
-        """Take the end of a checkpoint, or the judgement about the held cut, which then need not be held any more."""
+        """Record that a checkpoint ended, or that the driver has judged the held cut, which is then released."""
         match event:
             case Sealed():
                 self.sealed(event.name)
@@ -90,8 +90,10 @@ class CutKeeper:
                 self._judged = event.clock
 
     def begin_epoch(self, *, is_torn: bool) -> None:
-        """Drop the cut that was open under the previous view: a new one is durable. is_torn: a part of the committed
-        cut is on no machine any more."""
+        """Drop the cut that was open under the previous view, because a new view is durable.
+
+        is_torn: no machine has a certain part of the committed cut any more.
+        """
         self._cut = OpenCut(self._partitions)
         self._is_torn = is_torn
 
@@ -164,7 +166,7 @@ class CutKeeper:
 
     @property
     def _apart(self) -> int:
-        """With supersteps, the clocks from cut to cut; 0 for the first of a view, which limits the cost of a loss."""
+        """With supersteps, the clocks from cut to cut. 0 for a view's first cut: an early loss costs little."""
         control = self._control
         rule, clock_s = control.settings.cuts, control.log.clock_s
         if control.view is None or control.record.committed.epoch != control.view.epoch or not clock_s:
@@ -172,8 +174,10 @@ class CutKeeper:
         return min(int(rule.most * rule.every_s / clock_s), control.steps.least_clocks(control.job.units))
 
     def _interval(self, version: int) -> int:
-        """Clocks from `version` to the next cut. One that will be held is not passed over: the cut before it is left
-        out where clocks would have to wait until it is there."""
+        """Clocks from `version` to the next cut.
+
+        Never skip a clock whose cut will be held. Skip the cut before it if clocks would have to wait for that cut.
+        """
         control = self._control
         interval = max(control.settings.cuts.interval(control.log.clock_s, self._travel_s), self._apart)
         if control.job.holds_every is None:

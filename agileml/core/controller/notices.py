@@ -54,7 +54,7 @@ class NoticeHandler:
         return is_waiting
 
     def move_s(self, plan: Plan) -> float:
-        """The seconds that a change for a notice is expected to copy for; 0 where that is not known."""
+        """Estimate the seconds that a change for a notice spends on copying; 0 if that is unknown."""
         control, rate = self._control, self._cuts.links.bytes_per_s
         exchange = control.job.exchange
         if rate is None or control.view is None or (exchange.has_replicas and not exchange.shares_state):

@@ -1,7 +1,7 @@
 """The decision about a machine on which work failed: send it away, or end the run.
 
-The same units may fail because of the machine or because of the user's code. A second machine tells: where they fail
-again, the code or the data is at fault, and the run ends with what both machines said.
+The same units may fail because of the machine or because of the user's code. A second machine decides: if the same
+units fail there, the code or the data is at fault, and the run ends with both errors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_same_work(one: Failure, other: Failure) -> bool:
 
 
 def judge_failure(new: Case, before: Sequence[Case], most: int, *, is_last_reliable: bool) -> Verdict:
-    """Judge a failure. before: those of the machines that were sent away; `most` of them are survived.
+    """Judge a failure. before: failures of the machines that were sent away; the run survives `most` of these.
 
     is_last_reliable: no other machine could keep the result.
     """
@@ -75,7 +75,7 @@ class Quarantine:
         self._cases: list[Case] = []
 
     def failed(self, node: str, failure: Failure) -> None:
-        """Send a machine away on which work failed, or end the run."""
+        """Send away a machine whose work failed, or end the run."""
         control, case = self._control, Case(node, failure)
         most = control.settings.max_failures
         is_last = self._has_all() and control.members.is_last_reliable(node)

@@ -40,9 +40,9 @@ class StepLog:
         return math.ceil(APART * self._minibatches / units)
 
     def add(self, message: StepsTaken, timeline: int) -> StepsLogged | None:
-        """Take the steps that an owner tells; what is new of them is an event.
+        """Take the steps that an owner reports, and return an event with the new ones.
 
-        Those before the first are in the log: the owner dropped them when a controller said so.
+        Steps before `message.first` are in the log already: the owner drops steps only when a controller confirms them.
         """
         known = max(self._told.get(message.partition, message.first), message.first)
         fresh = message.taken[known - message.first :]

@@ -29,7 +29,7 @@ class OpenSave:
         self._parts: dict[int, Saved] = {}
         self._due_s: float | None = None
         self._is_sealing = False
-        self._tried = newest.name if newest else None  # whether it succeeded or not
+        self._tried = newest.name if newest else None  # the newest that we tried to save, successfully or not
 
     def begin(self, committed: CutId, now_s: float, *, is_last: bool) -> CutId | None:
         """The cut to save now, if one is due: `every_s` seconds after the one before, and at the end of the run."""
@@ -61,7 +61,7 @@ class OpenSave:
             self.cut = None
 
     def failed(self, name: CutId) -> bool:
-        """Drop this checkpoint, of which something could not be written. False if it was dropped already."""
+        """Give up this checkpoint: a part or the manifest could not be written. False if it was given up already."""
         if name != self.cut:
             return False
         self.cut = None

@@ -69,7 +69,7 @@ class Server:
         self.resident = ResidentTables(replica, job.layout) if replica is not None else None
         self._arena = Arena(job.layout) if job.exchange.has_replicas and replica is None else None
         self.limit = 0  # clocks >= limit may not start; only partition 0 enforces it
-        # Of a pipeline that runs empty before a change: the same, and without a flush the clock that is not begun.
+        # While a pipeline drains: `hold` limits clocks as `limit` does; without a flush `end` is the first not begun.
         self.hold: int | None = None
         self.end: int | None = None
         self.read_up_to = -1  # the newest clock for which partition 0 was read in this epoch
@@ -305,7 +305,7 @@ class Server:
         return ShardCopy(cut, None, ()) if cut else None
 
     def as_role(self, role: Role, copy: ShardCopy) -> ShardCopy:
-        """What a machine in a role needs of a copy: a replica nothing that its owner alone has."""
+        """Return what a machine in this role needs of a copy: a replica does not get what only the owner holds."""
         if role is not Role.REPLICA:
             return copy
         return replace(copy, cut=replace(copy.cut, blocks=values_alone(self.job.layout, copy.cut.blocks)))

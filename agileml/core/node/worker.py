@@ -53,7 +53,7 @@ class Worker:
         self._view: View | None = None
         self._reading: dict[int, Reading] = {}  # by clock: this one, and the next one ahead
         self._carried = CarriedBlocks()
-        # With help: whether no unit of a clock is given away and open; called when all clocks up to one are counted.
+        # With help. may_leave(clock): no unit given away is open. all_counted(clock): all up to it are counted.
         self.may_leave: Callable[[int], bool] = lambda clock: True
         self.all_counted: Callable[[int], None] = lambda clock: None
 
@@ -91,7 +91,7 @@ class Worker:
         self._start()
 
     def take_back(self, event: Computed) -> None:
-        """Contribute a bundle that was given away all the same."""
+        """Contribute a bundle that this worker gave away and then computed itself."""
         self.bundles.take_back(event.clock, event.bundle)
         self.computed(event)
 
@@ -116,7 +116,10 @@ class Worker:
             self.go_on()
 
     def _begin(self, clock: int) -> bool:
-        """Start reading for the bundles of a clock that are not computed, or being computed. False: there are none."""
+        """Start to pull parameters for the bundles of a clock that are neither computed nor being computed.
+
+        False if there are none.
+        """
         begin = self.bundles.missing(clock)
         if begin is not None and not begin.bundles:
             return False
@@ -179,7 +182,7 @@ class Worker:
         self._compute()
 
     def _compute(self) -> None:
-        """Start to compute this clock if all its parameters are here, or this one or the next if enough are."""
+        """Start to compute this clock once all its parameters have arrived; with overlap, enough of them do."""
         reading = self._reading.get(self.clock)
         if self.overlaps:
             reading = self._begin_early(reading or self._reading.get(self.clock + 1))

@@ -355,7 +355,7 @@ class MarketRig:
                 self.fleet.started(node.node_id)
             case Admitted(node_id, speed):
                 name = self._names[node_id]
-                self._process(name).stand_for(speed)
+                self._process(name).compute.change_speed(speed)
                 head.tell(Admit(name, speed))
             case Vanished(node_id, loss):
                 head.tell(NodeDown(self._names[node_id], loss))

@@ -362,7 +362,7 @@ class Helping:
         return tuple(members(self._worker.bundles.dealt_to(self._names[worker], clock)))
 
     def _contribute(self, bundle: Bundle, found: GivenRange) -> None:
-        """Push a range that is computed: as one's own, if one's own it is."""
+        """Push a range that was computed. If this worker reclaimed it, push it as its own."""
         assert self._view is not None
         clock = bundle.clock
         if found.task.kind is TaskKind.RECLAIM:

@@ -62,8 +62,7 @@ class PullBatches:
         return self._clocks > SETTLE and not self._is_chosen
 
     def due(self, reading: Reading, wanted: Sequence[int]) -> list[int]:
-        """The partitions among those wanted to ask for now: of the first batch that is not all here, what was not
-        asked for."""
+        """Return the wanted partitions of the first incomplete batch that were not requested yet."""
         self._note(reading)
         for start, stop in pairwise((0, *self.ends)):
             missing = [p for p in wanted if start <= p < stop and p not in reading.parts]

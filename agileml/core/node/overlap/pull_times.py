@@ -19,7 +19,7 @@ def fitted(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
         return 0.0, 0.0
     mean_bytes, mean_s = fmean(size for size, _ in points), fmean(took_s for _, took_s in points)
     spread = sum((size - mean_bytes) ** 2 for size, _ in points)
-    if not spread:  # one number of bytes tells the two not apart
+    if not spread:  # pulls of one size cannot separate start-up from rate
         return (0.0, mean_s / mean_bytes) if mean_bytes else (mean_s, 0.0)
     rate = sum((size - mean_bytes) * (took_s - mean_s) for size, took_s in points) / spread
     startup_s = mean_s - rate * mean_bytes

@@ -192,9 +192,8 @@ class Shard:
         return verdict
 
     def pass_complete(self, now_s: float) -> None:
-        """Go on past clocks of which every unit was applied on arrival. A shard may begin before such clocks: its cut
-        was taken on the way, when the clock before them was complete at last. Of these nobody knows the loss any more,
-        so they are not reported."""
+        """Advance past clocks whose units were all applied on arrival. A shard that was restored from a cut may begin
+        before such clocks. It does not report them: their loss is lost."""
         while union(self.counted.get(self.version, ())) == self.job.all_units:
             del self.counted[self.version]
             if (losses := self._losses.pop(self.version, None)) is not None:
