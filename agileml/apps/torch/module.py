@@ -189,9 +189,8 @@ class TorchModule(Application):
         # computed with on the CPU (`auto`).
         has_device = torch.cuda.is_available() or self.model.device != "cuda"
         stepper = self._stepper_of(self._to_try()) if has_device else None
-        share = self.minibatches.share(0)
-        numbers = self.minibatches.numbers(Unit(0, 0), share)
-        numbers = numbers if len(numbers) else share.numbers[:1]  # fewer items in a clock than units
+        first = self.minibatches.first_slice
+        numbers = self.minibatches.numbers(Unit(0, first), self.minibatches.share(first))
         with TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
             try_batches(self.data, numbers, stepper, self.augment, self._trials)
 

@@ -1,8 +1,9 @@
 """Which items a unit takes.
 
 A minibatch of B items is cut over the U units of a clock: unit u takes places [u B // U, (u + 1) B // U). A slice
-has a fixed share of the items, walks through it in a new order on every pass, and begins the next pass where the
-last one ends, so every item comes once a pass. The order depends on the seed, the slice and the data set alone.
+has a fixed share of the items, in proportion to its places: none if it has no place. It walks through them in a new
+order on every pass, and begins the next pass where the last one ends, so every item comes once a pass. The order
+depends on the seed, the slice, the minibatch's size and the data set alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agileml.application import Array, Settings, Unit
-from agileml.apps.data import Draw, share_of
+from agileml.apps.data import Draw
 from agileml.apps.torch.batches.loader import Request
 from agileml.apps.torch.batches.read_groups import ReadGroups
 
@@ -39,10 +40,16 @@ class Minibatches:
     groups: ReadGroups | None = None
 
     def share(self, slice_index: int) -> ExampleSlice:
-        """The items of a slice, fixed for the run; sizes differ by at most one."""
+        """The items of a slice, fixed for the run: as many, up to rounding, for each of its places in the minibatch."""
         rng = self.settings.rng(Draw.SHUFFLE)
         order = rng.permutation(self.count) if self.groups is None else self.groups.shuffled(rng)
-        return ExampleSlice(order[share_of(self.count, slice_index, self.settings)])
+        start, stop = (place * self.count // self.batch for place in self._places(slice_index))
+        return ExampleSlice(order[start:stop])
+
+    @property
+    def first_slice(self) -> int:
+        """The first slice that has places in the minibatch: those before it have no items."""
+        return next(s for s in range(self.settings.slices) if self._places(s)[1])
 
     def range_of(self, unit: Unit) -> tuple[int, int]:
         """(start, stop) of the unit's places in the clock's minibatch."""
@@ -51,10 +58,8 @@ class Minibatches:
 
     def numbers(self, unit: Unit, share: ExampleSlice) -> Array:
         """The items of a unit, in order."""
-        slices = self.settings.slices
-        first = unit.slice * self.batch // slices
-        in_clock = (unit.slice + 1) * self.batch // slices - first
-        start, stop = (unit.clock * in_clock - first + place for place in self.range_of(unit))
+        first, last = self._places(unit.slice)
+        start, stop = (unit.clock * (last - first) - first + place for place in self.range_of(unit))
         here = len(share.numbers)
         pieces = []
         while here and start < stop:  # pass by pass
@@ -76,6 +81,11 @@ class Minibatches:
         key = (self.settings.seed, first.clock, first.slice, first.part)
         seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
         return Request(first.clock, name, pieces, seed)
+
+    def _places(self, slice_index: int) -> tuple[int, int]:
+        """(start, stop) of the slice's places in the minibatch."""
+        slices = self.settings.slices
+        return slice_index * self.batch // slices, (slice_index + 1) * self.batch // slices
 
     def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
         if share.order is None or share.order[0] != turn:

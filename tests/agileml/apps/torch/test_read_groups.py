@@ -43,6 +43,8 @@ def test_every_item_comes_once_a_pass(
     for index, share in enumerate(shares):
         sequence = np.concatenate([cut.numbers(Unit(clock, index), share) for clock in range(9)])
         here = len(share.numbers)
+        if not here:  # it has no place in the minibatch
+            continue
         for start in range(0, len(sequence) - here + 1, here):
             assert sorted(sequence[start : start + here]) == sorted(share.numbers)
 

@@ -310,6 +310,9 @@ def test_every_item_comes_once_a_pass(
         ]
         sequence = np.concatenate(taken)
         here = len(share.numbers)
+        assert abs(here - len(sequence) / clocks * count / batch) < 1  # none where the slice has no place
+        if not here:
+            continue
         for start in range(0, len(sequence) - here + 1, here):
             assert sorted(sequence[start : start + here]) == sorted(share.numbers)
         rest = sequence[len(sequence) // here * here :]
@@ -320,6 +323,20 @@ def test_every_item_comes_once_a_pass(
         for part in range(parts)
     ]
     assert sum(sizes) == batch and max(sizes) - min(sizes) <= 1
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5), st.integers(1, 3))
+def test_every_item_comes_as_often_as_any_other(
+    batch: int, clocks: int, log_slices: int, passes: int
+) -> None:
+    """Also in minibatches that the slices do not divide, and in those of fewer items than there are slices."""
+    slices, count = 1 << log_slices, batch * clocks
+    cut = Minibatches(Settings(seed=2, slices=slices), count, batch)
+    shares = [cut.share(index) for index in range(slices)]
+    units = [Unit(clock, index) for clock in range(clocks * passes) for index in range(slices)]
+    taken = np.concatenate([cut.numbers(unit, shares[unit.slice]) for unit in units])
+    assert np.bincount(taken, minlength=count).tolist() == [passes] * count
 
 
 def test_more_units_than_items_of_a_clock() -> None:
