@@ -69,7 +69,9 @@ class CudaStepper(Stepper):
 
     def placed(self, tensor: Tensor) -> Tensor:
         """A tensor of a minibatch on the device."""
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        # Torch pins dense tensors of the host only; a collate of the user's may have put them elsewhere.
+        can_pin = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        return (tensor.pin_memory() if can_pin else tensor).to(self.device, non_blocking=True)
 
     def _begin(self) -> Array:
         self._on_the_way.clear()

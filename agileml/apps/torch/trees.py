@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 
 def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same tree with every tensor changed; leaves of other types (text, numbers, None) stay as they are."""
     if isinstance(tree, Tensor):
         return change(tree)
+    if isinstance(tree, PackedSequence):  # torch wants its batch sizes on the CPU
+        moved = (None if t is None else change(t) for t in (tree.sorted_indices, tree.unsorted_indices))
+        return PackedSequence(change(tree.data), tree.batch_sizes, *moved)
     if isinstance(tree, Mapping):
         found = {key: mapped(value, change) for key, value in tree.items()}
         return found if type(tree) is dict else _same_mapping(tree, found)

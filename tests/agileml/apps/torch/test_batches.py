@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import Dataset
 
 from agileml.application import InputError, Settings, Unit
@@ -49,6 +50,13 @@ def test_a_tree_keeps_its_form() -> None:
     assert isinstance(words, Words) and torch.equal(words.tokens, 2 * X) and words.name == "w"
     assert doubled["n"] == 3 and doubled["none"] is None
     assert [id(tensor) for tensor in tensors(tree)] == [id(X), id(Y), id(X)]
+
+
+def test_a_packed_sequence_goes_to_a_device_as_torch_wants_it() -> None:
+    packed = pack_sequence([X[0], X[1, :3], X[2, :2]])
+    moved = mapped({"text": packed}, lambda tensor: tensor.to("meta"))["text"]
+    assert moved.data.is_meta and moved.data.shape == (11,)
+    assert torch.equal(moved.batch_sizes, packed.batch_sizes)
 
 
 class Items(Dataset[Any]):
