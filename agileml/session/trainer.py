@@ -101,6 +101,7 @@ class Trainer:
 
         Raises InputError.
         """
+        self._check_is_own("prepare()")
         default = self._machine.batch_size if self._machine is not None else self._in_config("batch_size")
         found = prepared_from(
             model,
@@ -163,9 +164,19 @@ class Trainer:
     def run(self, what: Callable[[], Any] | Training | type[Training]) -> Result:
         """Train by a function that makes a Trainer, prepares and loops, as a script does: for notebooks. Or by a class
         without a loop: an `agileml.Training`."""
+        self._check_is_own("run()")
         if isinstance(what, Training) or (isinstance(what, type) and issubclass(what, Training)):
             return self._run(application_of(what))
         return self._run(ScriptModule(source=FunctionSource(what)))
+
+    def _check_is_own(self, call: str) -> None:
+        """Raise InputError where a machine runs the function and this trainer was made outside of it: it would begin a
+        run within the run."""
+        if self._machine is None and current() is not None:
+            raise InputError(
+                f"{call}: found a Trainer that was made outside of the function that trains, expected the function to "
+                "make its own: trainer = agileml.Trainer()"
+            )
 
     def _in_config(self, key: str) -> Any:
         section = self._values.get("model", {})

@@ -28,7 +28,7 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
     Raises InputError: another optimizer than SGD, Adagrad, Adam and AdamW, settings that have no section, parameters
     that are not the module's, state from earlier steps.
     """
-    kind = _kind(optimizer)
+    kind = _kind(optimizer, 0)
     if any(state.get("step", 1) for state in optimizer.state.values() if state):  # Adagrad begins with one
         raise InputError(
             "prepare(): found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
@@ -40,7 +40,7 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
     shared = {key: value for key, value in section.items() if key not in OF_GROUP}
     groups = []
     for number, (group, members) in enumerate(zip(others, names[1:], strict=True), 1):
-        own = {"kind": kind, **_settings(kind, group)}
+        own = {"kind": _kind(optimizer, number), **_settings(kind, group)}
         for key, value in shared.items():
             if own[key] != value:
                 raise InputError(
@@ -52,17 +52,18 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
     return {**section, "groups": groups} if groups else section
 
 
-def _kind(optimizer: Any) -> str:
+def _kind(optimizer: Any, group: int) -> str:
+    """The kind of a config's section that takes the steps of the group of this number."""
     name = type(optimizer).__name__
     match type(optimizer):
         case torch.optim.SGD:
-            return "momentum" if optimizer.param_groups[0]["momentum"] else "sgd"
+            return "momentum" if any(each["momentum"] for each in optimizer.param_groups) else "sgd"
         case torch.optim.Adagrad:
             return "adagrad"
         case torch.optim.AdamW:
             return "adamw"
         case torch.optim.Adam:
-            return "adamw" if optimizer.param_groups[0].get("decoupled_weight_decay") else "adam"
+            return "adamw" if optimizer.param_groups[group].get("decoupled_weight_decay") else "adam"
     raise InputError(
         f"prepare(): found an optimizer of type {name}, expected torch.optim.SGD, Adagrad, Adam or AdamW: the "
         "machines that hold the parameters take its steps"

@@ -91,7 +91,9 @@ def prepared_from(
     if schedule is not None:
         factors = TorchSchedule(schedule, optimizer)
         section["schedule"] = {"kind": "application"}
-    data = load_data(Settings(), dataset, collate)
+    data = replace(
+        load_data(Settings(), dataset, collate), test=None
+    )  # evaluate_on brings the items of its own
     if batch_size is None:
         raise InputError(
             "prepare(): found no batch_size, expected the items of a clock, over all machines together"

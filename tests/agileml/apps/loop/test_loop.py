@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import agileml
-from agileml.application import Settings, Unit
+from agileml.application import InputError, Settings, Unit
 from agileml.apps.loop.module import ScriptModule
 from agileml.apps.torch.export import torch_state
 from agileml.events.observed import Evaluated
@@ -184,6 +184,25 @@ def test_a_notebook_gives_a_function(tmp_path: Path) -> None:
         result.summary["params_sha256"]
         == trained(script(tmp_path), tmp_path / "again").summary["params_sha256"]
     )
+
+
+def test_a_function_that_uses_a_trainer_from_outside_is_refused(tmp_path: Path) -> None:
+    trainer = agileml.Trainer(values("", model={}), sequential=True, out=str(tmp_path / "out"))
+
+    def train() -> None:
+        namespace: dict[str, Any] = {"trainer": trainer}
+        exec(HEAD + OPTIMIZER + PREPARE.replace("trainer = agileml.Trainer()", "") + loop(), namespace)
+
+    with pytest.raises(
+        InputError, match=r"prepare\(\): found a Trainer that was made outside of the function"
+    ):
+        trainer.run(train)
+
+
+def test_a_test_set_beside_the_training_set_is_left_for_the_scripts_own_evaluation(tmp_path: Path) -> None:
+    pair = script(tmp_path, prepare=PREPARE.replace("(x, y)", "((x, y), (x[:90], y[:90]))"))
+    found = trained(pair, tmp_path / "pair").summary["params_sha256"]
+    assert found == trained(script(tmp_path), tmp_path / "alone").summary["params_sha256"]
 
 
 MEASURE = """

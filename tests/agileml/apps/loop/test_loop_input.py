@@ -193,6 +193,10 @@ OPTIMIZERS = {
     "torch.optim.SGD(p[:-1], lr=0.1)": "'1.bias' needs a gradient and is in no group",
     "torch.optim.SGD(model().parameters(), lr=0.1)": "that is none of the model's",
     "torch.optim.SGD([{'params': p[:2], 'momentum': 0.5}, {'params': p[2:]}], lr=0.1)": "groups that differ in",
+    "torch.optim.SGD([{'params': p[:2]}, {'params': p[2:], 'momentum': 0.5}], lr=0.1)": "momentum 0.5 and group 0 0",
+    "torch.optim.Adam([{'params': p[:2]}, {'params': p[2:], 'decoupled_weight_decay': True}])": (
+        "has kind adamw and group 0 adam"
+    ),
     "'adam'": "of type str",
 }
 
