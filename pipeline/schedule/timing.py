@@ -167,7 +167,7 @@ class Timeline:
         turn = math.lcm(*self.schedule.replicas, self.schedule.group)
         first = last // 2
         count = (last - first) // turn * turn
-        if count < 1 or self.schedule.policy is not Policy.ONE_F_ONE_B:
+        if first < 1 or count < 1 or self.schedule.policy is not Policy.ONE_F_ONE_B:
             return self.makespan_s / self.schedule.minibatches
         return (done[last - 1] - done[last - 1 - count]) / count
 

@@ -26,6 +26,12 @@ def test_a_balanced_straight_pipeline_runs_at_its_slowest_stage_exactly(seconds)
     assert timeline.seconds_per_minibatch() == sum(seconds)
 
 
+@pytest.mark.parametrize("minibatches", range(1, 13))
+def test_a_short_run_is_no_faster_than_its_stages(minibatches: int) -> None:
+    timeline = simulate(one_f_one_b([1] * 2, minibatches), balanced([1] * 2))
+    assert 3.0 <= timeline.seconds_per_minibatch() <= timeline.makespan_s
+
+
 def test_figures_5_2_to_5_4_in_time() -> None:
     straight = balanced([1] * 4)
     # Model parallelism: one minibatch passes all stages there and back.
