@@ -18,11 +18,12 @@ from agileml.market.service import pause
 from agileml.market.setup import MarketSetup, first_decision
 from agileml.process.spec import RunSpec
 from bidbrain.aws.buyer.client import BuyerCloud, buyer_socket
-from bidbrain.aws.buyer.messages import LeftBehind
+from bidbrain.aws.buyer.messages import JobOpened, LeftBehind
 from bidbrain.aws.stack.attach import risk_of
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.keeping import RiskKeeper
+from bidbrain.setting import Setting
 
 LEAVE_S = 60.0
 
@@ -31,6 +32,24 @@ def _say_ended(machines: tuple[LeftBehind, ...]) -> None:
     if machines:
         named = ", ".join(f"{machine.instance_id} of {machine.job}" for machine in machines)
         print(f"proteus: ended machines that an earlier job left running: {named}", file=sys.stderr)
+
+
+def check_offers(setting: Setting, opened: JobOpened) -> None:
+    """Raise CloudError where the stack may not buy what the config offers, or knows its machines by another size."""
+    may = dict(zip(opened.markets, opened.vcpus, strict=True))
+    since = "at the last `proteus aws up`"
+    for market in (*setting.markets, setting.reliable.market):
+        if market not in may:
+            offered = ", ".join(sorted(str(each) for each in may))
+            raise CloudError(
+                f"market.types: found {market}, expected one of {offered}: "
+                f"the stack buys what its config said {since}"
+            )
+        if (found := setting.vcpus_per_machine(market)) != may[market]:
+            kind = market.instance_type
+            raise CloudError(
+                f"market.vcpus: found {found} for {kind}, expected {may[market]}, as the stack's config said {since}"
+            )
 
 
 class Ec2Backend(JoinedCluster):
@@ -48,25 +67,13 @@ class Ec2Backend(JoinedCluster):
         with self.attaching():
             self._cloud = BuyerCloud(buyer_socket(), market.name, setup.plan.name, DrainNotices())
             try:
-                self._check_offers()
+                check_offers(setup.plan.setting, self._cloud.opened)
                 self._risk = risk_of(market)
                 first_decision(setup, self._cloud)
                 _say_ended(self._cloud.end_others())
             except BaseException:
                 self._cloud.close()
                 raise
-
-    def _check_offers(self) -> None:
-        """Raise CloudError where the stack may not buy what the config offers."""
-        may = set(self._cloud.opened.markets)
-        setting = self._setup.plan.setting
-        wanted = (*setting.markets, setting.reliable.market)
-        if missing := [str(market) for market in wanted if market not in may]:
-            offered = ", ".join(sorted(str(each) for each in may))
-            raise CloudError(
-                f"market.types: found {missing[0]}, expected one of {offered}: "
-                "the stack buys what its config said at the last `proteus aws up`"
-            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -43,6 +43,13 @@ class Catalog:
         """The spot markets with their prices on demand and vCPUs."""
         return {listing.market: listing for listing in self.listings}
 
+    def vcpus(self, market: Market) -> int | None:
+        """The vCPUs of one machine of a market; None: it may not be bought."""
+        if market == self.reliable.market:
+            return self.reliable.vcpus_per_machine
+        listing = self.by_market.get(market)
+        return None if listing is None else listing.vcpus
+
 
 class Limits(BaseModel):
     """Which machines a stack may have, how many at once, and what they may cost.

@@ -19,7 +19,7 @@ from bidbrain.setting import ON_DEMAND_ZONE
 
 @dataclass(frozen=True)
 class Order:
-    """An order for instances of one market.
+    """An order for instances of one market. Raises ValueError for one that asks for nothing.
 
     token: makes the order unique for ever (ASCII, at most 64 characters). bid: the highest price that may be paid
     (micro-dollars per instance hour); for on-demand instances the price itself.
@@ -30,6 +30,11 @@ class Order:
     vcpus: int
     vcpus_per_machine: int
     bid: int
+
+    def __post_init__(self) -> None:
+        for name in ("vcpus", "vcpus_per_machine", "bid"):
+            if (found := getattr(self, name)) <= 0:
+                raise ValueError(f"{name}: found {found}, expected more than 0")
 
     @property
     def instances(self) -> int:

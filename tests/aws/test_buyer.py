@@ -25,12 +25,13 @@ from bidbrain.aws.buyer.messages import AskHeld, Failed, answer_of, line_of
 from bidbrain.aws.buyer.server import BuyerServer
 from bidbrain.aws.calls import ATTEMPTS
 from bidbrain.aws.clients import Aws, tag_list
+from bidbrain.aws.ec2 import FULL_S
 from bidbrain.aws.limits import Limits
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.names import TAG_STACK, names_of
 from bidbrain.aws.stack.template import role_policy
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import CloudError, Order, RefusedError, UnknownOutcomeError
+from bidbrain.live.cloud import CapacityError, CloudError, Order, RefusedError, UnknownOutcomeError
 from bidbrain.live.job import EXIT_FINISHED
 from bidbrain.live.unix_clock import UnixClock
 from tests.aws.ground import AwsGround
@@ -41,7 +42,13 @@ from tests.bidbrain.live.makers import Memory
 pytestmark = pytest.mark.aws
 
 STACK, ORPHAN_AFTER_S = "buyer", 300
-SITE = Site(name=STACK, region=REGION, zones=("us-east-1a", "us-east-1b"), types=("c5.xlarge", "m5.xlarge"))
+SITE = Site(
+    name=STACK,
+    region=REGION,
+    zones=("us-east-1a", "us-east-1b"),
+    types=("c5.xlarge", "m5.xlarge"),
+    vcpus={"c5.xlarge": 1, "m5.xlarge": 1},  # as on `AwsGround`
+)
 SPOT = Market("c5.xlarge", "us-east-1a")
 
 
@@ -182,6 +189,8 @@ def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
         for foreign in (Market("p5.48xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a")):
             with pytest.raises(RefusedError, match="is not among what the stack may buy"):
                 cloud.acquire(order("a", market=foreign))
+        with pytest.raises(RefusedError, match="found 2 vCPUs per machine, expected 1"):
+            cloud.acquire(Order("a", SPOT, 2, 2, 170_000))
         with pytest.raises(RefusedError, match="0 machines are there and 4 more asked for"):
             cloud.acquire(order("b", 4))
         assert len(cloud.acquire(order("c", 2))) == 2
@@ -200,6 +209,28 @@ def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
         with pytest.raises(RefusedError, match=r"the stack with all its jobs has cost 0.48"):
             another.acquire(order("e"))
         another.close()
+
+
+def test_an_order_that_was_refused_before_ec2_heard_of_it_is_not_sold_later(rig: Rig) -> None:
+    """A pool that is full for a while answers many orders, each of which alone would be within the limits."""
+    rig.limit(machines=4)
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        rig.layer.most = {"us-east-1a": 1}
+        first = cloud.acquire(order("x", 2))
+        assert len(first) == 1
+        many = [order(f"y-{number}", 3) for number in range(5)]
+        for each in many:
+            with pytest.raises(CapacityError, match="refused a short while ago"):
+                cloud.acquire(each)
+        rig.layer.most.clear()
+        rig.at_s += FULL_S + 1
+        for each in many:
+            with pytest.raises(RefusedError, match=r"y-\d was answered before"):
+                cloud.acquire(each)
+        assert cloud.acquire(order("x", 2)) == first, "the same answer"
+        assert len(cloud.acquire(order("z", 3))) == 3 and len(rig.machines()) == 4
+        cloud.close()
 
 
 def test_one_job_at_a_time_of_its_own_stack_alone(rig: Rig) -> None:
@@ -284,6 +315,14 @@ def test_a_machine_that_the_limits_allow_no_more_is_paid_for_and_ended_all_the_s
         assert not rig.machines()
 
 
+def purchase_line(vcpus: int, vcpus_per_machine: int, bid: int) -> bytes:
+    """A purchase as code beside the driver may write it."""
+    market = {"instance_type": SPOT.instance_type, "zone": SPOT.zone}
+    size = {"vcpus": vcpus, "vcpus_per_machine": vcpus_per_machine, "bid": bid}
+    asked = {"kind": "purchase", "order": {"token": "x", "market": market, **size}}
+    return json.dumps(asked).encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -291,9 +330,12 @@ def test_a_machine_that_the_limits_allow_no_more_is_paid_for_and_ended_all_the_s
         (b'{"kind": "sell"}\n', "found no message of the buyer's"),
         (b'{"kind": "purchase", "order": {"token": "x"}}\n', "order.market: Field required"),
         (b"\x80\x04cos\nsystem\n(S'true'\ntR.\n", "found no message of the buyer's"),
+        (purchase_line(-40, 1, 170_000), "vcpus: found -40, expected more than 0"),
+        (purchase_line(4, 0, 170_000), "vcpus_per_machine: found 0, expected more than 0"),
+        (purchase_line(4, 1, 0), "bid: found 0, expected more than 0"),
         (line_of(AskHeld()), "this connection drives no job of the stack"),
     ],
-    ids=["words", "unknown", "half", "pickle", "not opened"],
+    ids=["words", "unknown", "half", "pickle", "negative", "no size", "no bid", "not opened"],
 )
 def test_lines_that_are_no_requests_are_answered_with_a_sentence(rig: Rig, line: bytes, why: str) -> None:
     with rig.serving(), socket.socket(socket.AF_UNIX) as connection:

@@ -73,7 +73,7 @@ class Rig:
         return self.buyer
 
     def buy(self, token: str, market: Market) -> list[str]:
-        answer = self.buyer.answer(AskPurchase(Order(token, market, 1, 1, 170_000)), 1)
+        answer = self.buyer.answer(AskPurchase(Order(token, market, 4, 4, 170_000)), 1)
         assert isinstance(answer, InstancesAre)
         return [each.instance_id for each in answer.instances]
 

@@ -125,7 +125,8 @@ class Buyer:
         for other in self._expenses.jobs - {request.job}:
             self._expenses.forget_orders(other)  # what they bought is found by its tag (`_end_others`)
         catalog = self._job.catalog
-        return JobOpened((*catalog.markets, catalog.reliable.market))
+        vcpus = (*(each.vcpus for each in catalog.listings), catalog.reliable.vcpus_per_machine)
+        return JobOpened((*catalog.markets, catalog.reliable.market), vcpus)
 
     def _attached(self, name: str, driver: int | None) -> _Job:
         """A job on its market. Raises CloudError."""
@@ -197,13 +198,19 @@ class Buyer:
         return left
 
     def _offered(self, job: _Job, market: Market) -> Market:
-        if market not in job.catalog.by_market and market != job.catalog.reliable.market:
+        if job.catalog.vcpus(market) is None:
             raise RefusedError(f"{market} is not among what the stack may buy; `proteus aws up` sets that")
         return market
 
     def _buy(self, job: _Job, order: Order) -> tuple[Instance, ...]:
-        now_s = self._clock.now_s()
-        price = job.cloud.price(self._offered(job, order.market), now_s)
+        market, now_s = self._offered(job, order.market), self._clock.now_s()
+        if (size := job.catalog.vcpus(market)) != order.vcpus_per_machine:
+            raise RefusedError(
+                f"{market}: found {order.vcpus_per_machine} vCPUs per machine, expected {size}"
+            )
+        if sold := self._expenses.sold(job.name, order):
+            return sold
+        price = job.cloud.price(market, now_s)
         self._expenses.advance(now_s, {})
         if why := self._expenses.refusal(job.name, order, price, job.limits):
             self._say(f"refused {order.instances} x {order.market}: {why}")
@@ -217,6 +224,7 @@ class Buyer:
             raise  # it counts as bought until the same order is answered
         except RefusedError:
             self._expenses.answered(order.token, ())
+            self._save()
             raise
         self._expenses.answered(order.token, instances)
         self._save()

@@ -21,7 +21,7 @@ from bidbrain.money import HOUR_S, show_usd
 
 
 class PlacedOrder(BaseModel):
-    """An order that was given to EC2. price: of one machine then, micro-dollars per hour."""
+    """An order that was given to EC2. price: of one machine then, micro-dollars per hour. instances: the answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -29,6 +29,7 @@ class PlacedOrder(BaseModel):
     order: Order
     price: int
     is_answered: bool = False
+    instances: tuple[Instance, ...] = ()
 
 
 class PaidInstance(BaseModel):
@@ -70,12 +71,22 @@ class Expenses(BaseModel):
         paid += sum(each.paid for each in self.held.values() if job in (None, each.job))
         return paid // HOUR_S
 
+    def sold(self, job: str, order: Order) -> tuple[Instance, ...]:
+        """The machines that the same order was answered with; none: it has no answer yet, or was answered with none."""
+        known = self.orders.get(order.token)
+        return known.instances if known is not None and (known.job, known.order) == (job, order) else ()
+
     def refusal(self, job: str, order: Order, price: int, limits: Limits) -> str:
-        """Why an order may not be placed; empty: it may. price: of one machine now."""
+        """Why an order may not be placed; empty: it may. price: of one machine now.
+
+        An order without an answer is counted already, so it may be placed again. One that was answered is not counted
+        any more: EC2 may not have heard of its token, and would sell it now.
+        """
         known = self.orders.get(order.token)
         if known is not None:
-            same = known.order == order and known.job == job
-            return "" if same else f"{order.token} was another order before"
+            if (known.job, known.order) != (job, order):
+                return f"{order.token} was another order before"
+            return f"{order.token} was answered before" if known.is_answered else ""
         unanswered = [each for each in self.orders.values() if not each.is_answered]
         there = len(self.held) + sum(each.order.instances for each in unanswered)
         if there + order.instances > limits.machines:
@@ -112,7 +123,8 @@ class Expenses(BaseModel):
     def answered(self, token: str, instances: Iterable[Instance]) -> None:
         """EC2 has answered an order: with these machines, or with none."""
         placed = self.orders[token]
-        self.found(placed.job, instances, placed.price)
+        placed.instances = tuple(instances)
+        self.found(placed.job, placed.instances, placed.price)
         placed.is_answered = True
 
     def found(self, job: str, instances: Iterable[Instance], price: int) -> None:

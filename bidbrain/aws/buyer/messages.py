@@ -171,9 +171,10 @@ class LeftBehind:
 @dataclass(frozen=True)
 class JobOpened:
     """The job drives the market. markets: what the limits of the stack allow to buy, the on-demand
-    one included."""
+    one included. vcpus: of one machine of each."""
 
     markets: tuple[Market, ...]
+    vcpus: tuple[int, ...]
     kind: Literal["opened"] = "opened"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from fractions import Fraction
 
 from hypothesis import given, settings
@@ -82,6 +83,83 @@ def test_an_order_whose_answer_is_not_known_counts_as_bought() -> None:
     assert expenses.refusal("job", order("a", 3), PRICE, limits()) == "a was another order before"
     expenses.answered("a", ())
     assert not expenses.refusal("job", order("b", 2), PRICE, limits(machines=3)), "it was refused"
+
+
+def test_an_order_has_one_answer() -> None:
+    """EC2 may never have heard of the token of an order that was answered with nothing, and would sell it later."""
+    expenses = Expenses(at_s=0)
+    expenses.placed("job", order("a", 2), PRICE)
+    assert expenses.sold("job", order("a", 2)) == ()
+    expenses.answered("a", ())
+    assert expenses.sold("job", order("a", 2)) == ()
+    assert expenses.refusal("job", order("a", 2), PRICE, limits()) == "a was answered before"
+    names = bought(expenses, "b", 2, 0)
+    again = Expenses.model_validate_json(expenses.model_dump_json())
+    assert [each.instance_id for each in again.sold("job", order("b", 2))] == names
+    assert again.sold("job", order("b", 1)) == again.sold("other", order("b", 2)) == ()
+
+
+class Seller:
+    """EC2: a token that it has heard has its one answer, another is sold in full."""
+
+    def __init__(self) -> None:
+        self.sold: dict[str, list[Instance]] = {}
+        self.running: set[str] = set()
+
+    def sell(self, asked: Order, most: int) -> list[Instance]:
+        if asked.token not in self.sold:
+            names = [f"i-{asked.token}-{number}" for number in range(min(most, asked.instances))]
+            self.sold[asked.token] = [Instance(name, asked.token, SPOT, 0) for name in names]
+            self.running |= set(names)
+        return self.sold[asked.token]
+
+
+class Fate(StrEnum):
+    """What becomes of an order that the buyer lets pass."""
+
+    ANSWERED = "answered"
+    LOST = "lost"  # EC2 sells, and nobody hears it
+    THROTTLED = "throttled"  # EC2 does not hear of it, and it has no answer
+    REFUSED = "refused"  # EC2 has not heard of its token, and it is answered with nothing
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from((3, 3, 2)),
+            st.sampled_from(Fate),
+            st.integers(0, 3),
+            st.booleans(),
+        ),
+        min_size=6,
+        max_size=20,
+    )
+)
+def test_no_sequence_of_orders_and_answers_has_more_machines_than_the_limit(
+    steps: list[tuple[int, int, Fate, int, bool]],
+) -> None:
+    """Each step: an order of a token (again, or of another size), what becomes of it, and whether a machine ends."""
+    expenses, ec2, most = Expenses(at_s=0), Seller(), 4
+    for number, count, fate, sold, ends in steps:
+        asked = order(f"t{number}", count)
+        if not expenses.sold("job", asked) and not expenses.refusal(
+            "job", asked, PRICE, limits(machines=most)
+        ):
+            expenses.placed("job", asked, PRICE)
+            if fate is Fate.REFUSED and asked.token in ec2.sold:
+                fate = Fate.ANSWERED
+            bought_now = ec2.sell(asked, sold) if fate in (Fate.ANSWERED, Fate.LOST) else []
+            if fate in (Fate.ANSWERED, Fate.REFUSED):
+                expenses.answered(asked.token, bought_now)
+        if ends and expenses.held:
+            gone = min(expenses.held)
+            ec2.running.discard(gone)
+            expenses.ended([EndedInstance(gone, 0, Ending.TERMINATED)])
+        unanswered = sum(each.order.instances for each in expenses.orders.values() if not each.is_answered)
+        assert len(expenses.held) + unanswered <= most
+        assert len(ec2.running) <= most
 
 
 def test_another_job_does_not_begin_a_new_sum_of_the_stack() -> None:
