@@ -21,6 +21,8 @@ from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import (
     CapacityError,
+    CloudError,
+    CredentialsError,
     EndedInstance,
     Instance,
     InstanceNotice,
@@ -109,6 +111,7 @@ class Ec2:
         self._full_until_s: dict[Market, int] = {}
         self._unseen_since_s: dict[str, int] = {}
         self._bought_s: dict[str, int] = {}
+        self._sent: set[str] = set()  # tokens that EC2 may know
 
     # -- prices ---------------------------------------------------------------------------------------------------
 
@@ -148,29 +151,22 @@ class Ec2:
 
     def acquire(self, order: Order) -> tuple[Instance, ...]:
         now_s = self._now_s()
-        if self._full_until_s.get(order.market, now_s) > now_s:
+        is_new = order.token not in self._sent  # of another one EC2 may have sold machines already
+        if is_new and self._full_until_s.get(order.market, now_s) > now_s:
             raise CapacityError(f"{order.market} refused a short while ago")
-        what = f"{order.instances} x {order.market}"
+        what, request = f"{order.instances} x {order.market}", self.fleet(order)
+        self._sent.add(order.token)
         try:
             with errors(what):
-                answer = self._ec2.create_fleet(**self.fleet(order))
+                answer = self._ec2.create_fleet(**request)
             ids = [each for group in answer.get("Instances", ()) for each in group["InstanceIds"]]
-            problems = answer.get("Errors", ())
-            if len(ids) < order.instances:
-                error: RefusedError = CapacityError(f"{what}: AWS gave {len(ids)} of {order.instances}")
-                if problems:
-                    first = refusal(
-                        problems[0].get("ErrorCode", ""), problems[0].get("ErrorMessage", ""), what
-                    )
-                    if not isinstance(first, RefusedError) and not ids:
-                        raise first
-                    error = first if isinstance(first, RefusedError) else error
-                self._remember(order.market, now_s)
-                if not ids:
-                    raise error
+            if not ids:
+                raise _nothing(answer.get("Errors", ()), what)
         except (CapacityError, QuotaError):
             self._remember(order.market, now_s)
             raise
+        if len(ids) < order.instances:
+            self._remember(order.market, now_s)
         self._bought_s.update(dict.fromkeys(ids, now_s))
         launched_s = self._launch_times(ids)
         return tuple(Instance(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
@@ -238,10 +234,12 @@ class Ec2:
         return request
 
     def _launch_times(self, ids: Sequence[str]) -> dict[str, int]:
-        """When machines were launched; those that are not listed yet are left out."""
-        return {
-            each["InstanceId"]: int(each["LaunchTime"].timestamp()) for each in self._describe(_by_id(ids))
-        }
+        """When machines were launched, as far as they are listed by now: they are bought whether or not they are."""
+        try:
+            found = list(self._describe(_by_id(ids)))
+        except CloudError:
+            return {}
+        return {each["InstanceId"]: int(each["LaunchTime"].timestamp()) for each in found}
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
@@ -312,6 +310,19 @@ def _by_id(ids: Sequence[str]) -> list[list[dict[str, Any]]]:
         [{"Name": "instance-id", "Values": list(ids[start : start + BATCH])}]
         for start in range(0, len(ids), BATCH)
     ]
+
+
+def _nothing(problems: Sequence[Mapping[str, str]], what: str) -> CloudError:
+    """The error of a fleet without machines. It is EC2's last word on its token, also where EC2 was only too busy: who
+    asks again needs a new one."""
+    if not problems:
+        return CapacityError(f"{what}: AWS gave none")
+    error = refusal(problems[0].get("ErrorCode", ""), problems[0].get("ErrorMessage", ""), what)
+    return (
+        error
+        if isinstance(error, CapacityError | QuotaError | CredentialsError)
+        else CapacityError(str(error))
+    )
 
 
 def _machine(instance: Mapping[str, Any]) -> Instance:

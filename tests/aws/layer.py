@@ -65,6 +65,8 @@ class Ec2Layer:
         self.throttled = 0.0  # share of purchases that are refused before they are made
         self.lost = 0.0  # share whose answer never comes
         self.full: set[str] = set()  # zones without capacity
+        self.problem = "InsufficientInstanceCapacity"  # what a fleet says of one
+        self.throttled_lists: set[str] = set()  # lists that are refused, by their name in boto3
         self.most: dict[str, int] = {}  # zone -> machines that a fleet gets at most
         self.prices: dict[tuple[str, str], float] = {}  # (type, zone) -> $/h
         self.is_silent = False  # no call is answered
@@ -129,7 +131,7 @@ class Ec2Layer:
         (override,) = request["LaunchTemplateConfigs"][0]["Overrides"]
         zone = self._zones[override["SubnetId"]]
         problem = {
-            "ErrorCode": "InsufficientInstanceCapacity",
+            "ErrorCode": self.problem,
             "ErrorMessage": f"There is no Spot capacity available that matches your request in {zone}.",
         }
         wanted = capacity["TotalTargetCapacity"]
@@ -158,6 +160,9 @@ class Ec2Layer:
 
     def get_paginator(self, name: str) -> Any:
         self._answer()
+        if name in self.throttled_lists:
+            self.seen["throttled lists"] += 1
+            raise failure("RequestLimitExceeded", "Request limit exceeded.", name, 400)
         return _Pages(self, name)
 
 

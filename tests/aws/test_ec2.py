@@ -16,7 +16,14 @@ from bidbrain.aws.ec2 import FULL_S
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.aws.prices import GONE_S
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Alert, CapacityError, CredentialsError, Order, RefusedError
+from bidbrain.live.cloud import (
+    Alert,
+    CapacityError,
+    CredentialsError,
+    Order,
+    RefusedError,
+    UnknownOutcomeError,
+)
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Answered, Noticed, Troubled
 from tests.aws.ground import USD, AwsGround
@@ -85,6 +92,52 @@ def test_full_pools_are_passed_over_and_left_alone_for_a_while(ec2: Ec2Layer) ->
     ground.at_s = answers[0].at_s + FULL_S - 1
     with pytest.raises(CapacityError, match="a short while ago"):
         ground.cloud.acquire(order_of(ground, "full-late", 1))
+
+
+def test_machines_are_bought_whether_or_not_they_can_be_listed(ec2: Ec2Layer) -> None:
+    """A part of an order is sold, and the list that says when it was launched is throttled."""
+    ec2.most, ec2.throttled_lists = {"us-east-1a": 2}, {"describe_instances"}
+    ground = AwsGround(ec2, "unlisted")
+    machines = ground.cloud.acquire(order_of(ground, "unlisted-1", 4))
+    assert {each.launched_s for each in machines} == {ground.at_s} and len(machines) == 2
+    ec2.throttled_lists.clear()
+    assert {each.instance_id for each in ground.cloud.held()} == {each.instance_id for each in machines}
+
+
+def test_an_order_that_may_have_been_sold_is_asked_about_in_a_full_pool_too(ec2: Ec2Layer) -> None:
+    ground = AwsGround(ec2, "again")
+    ec2.lost = 1.0
+    with pytest.raises(UnknownOutcomeError):
+        ground.cloud.acquire(order_of(ground, "again-1", 2))
+    ec2.lost, ec2.full = 0.0, {"us-east-1a"}
+    with pytest.raises(CapacityError, match="InsufficientInstanceCapacity"):
+        ground.cloud.acquire(order_of(ground, "again-2", 1))
+    assert len(ground.cloud.acquire(order_of(ground, "again-1", 2))) == 2
+    with pytest.raises(CapacityError, match="refused a short while ago"):
+        ground.cloud.acquire(order_of(ground, "again-3", 1))
+
+
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError", "NobodyKnows"])
+def test_a_fleet_without_machines_is_the_last_word_on_its_order(ec2: Ec2Layer, code: str) -> None:
+    """EC2 repeats the answer for as long as it knows the token; with a new one it sells."""
+    ec2.full, ec2.problem = {"us-east-1a"}, code
+    ground = AwsGround(ec2, f"last{code}")
+    with pytest.raises(CapacityError, match=code):
+        ground.cloud.acquire(order_of(ground, f"{code}-1", 2))
+    ec2.full.clear()
+    ground.at_s += FULL_S + 1
+    with pytest.raises(CapacityError, match=code):
+        ground.cloud.acquire(order_of(ground, f"{code}-1", 2))
+    ground.at_s += FULL_S + 1
+    assert len(ground.cloud.acquire(order_of(ground, f"{code}-2", 2))) == 2
+
+
+def test_a_fleet_that_says_that_we_have_no_right_is_no_full_pool(ec2: Ec2Layer) -> None:
+    ec2.full, ec2.problem = {"us-east-1a"}, "UnauthorizedOperation"
+    ground = AwsGround(ec2, "right")
+    with pytest.raises(CredentialsError):
+        ground.cloud.acquire(order_of(ground, "right-1", 2))
+    assert not ground.cloud.quotes(ground.at_s).full
 
 
 def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: Ec2Layer) -> None:
