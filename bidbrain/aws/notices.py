@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from bidbrain.aws.calls import errors
-from bidbrain.live.cloud import Alert, InstanceNotice, notice_of
+from bidbrain.live.cloud import Alert, CloudError, InstanceNotice, notice_of
 
 WARNING_S = 120
 KINDS = {
@@ -22,6 +22,7 @@ KINDS = {
 }
 IMDS = "http://169.254.169.254"
 TOKEN_TTL_S = 21_600
+BATCH = 10  # messages that SQS gives or takes at once
 
 
 def _instant(text: str) -> int:
@@ -63,32 +64,37 @@ class SqsNotices:
         )
 
     def notices(self) -> tuple[InstanceNotice, ...]:
-        """The notices that arrived since the last call. Raises CloudError."""
+        """The notices that arrived since the last call; if the queue fails in between, those that came before. Raises
+        CloudError where there are none."""
         found: list[InstanceNotice] = []
-        with errors("the queue of notices"):
-            self._forget()
-            while True:
-                answer = self._sqs.receive_message(
-                    QueueUrl=self._url, MaxNumberOfMessages=10, WaitTimeSeconds=0
-                )
-                messages = answer.get("Messages", [])
-                for message in messages:
-                    self._given.append(
-                        {"Id": str(len(self._given)), "ReceiptHandle": message["ReceiptHandle"]}
-                    )
-                    try:
-                        notice = parse_event(message["Body"])
-                    except ValueError as error:
-                        self._unreadable, self._why = self._unreadable + 1, str(error)
-                        continue
-                    if notice is not None:
-                        found.append(notice)
-                if len(messages) < 10:
-                    return tuple(found)
+        try:
+            with errors("the queue of notices"):
+                self._forget()
+                while self._receive(found) == BATCH:
+                    pass
+        except CloudError:
+            if not found:  # a warning counts seconds, and the next call says what is wrong
+                raise
+        return tuple(found)
+
+    def _receive(self, found: list[InstanceNotice]) -> int:
+        """Add the notices of the next messages to `found`; how many messages there were."""
+        answer = self._sqs.receive_message(QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=0)
+        messages = answer.get("Messages", [])
+        for message in messages:
+            self._given.append({"Id": str(len(self._given)), "ReceiptHandle": message["ReceiptHandle"]})
+            try:
+                notice = parse_event(message["Body"])
+            except ValueError as error:
+                self._unreadable, self._why = self._unreadable + 1, str(error)
+                continue
+            if notice is not None:
+                found.append(notice)
+        return len(messages)
 
     def _forget(self) -> None:
-        for start in range(0, len(self._given), 10):
-            self._sqs.delete_message_batch(QueueUrl=self._url, Entries=self._given[start : start + 10])
+        for start in range(0, len(self._given), BATCH):
+            self._sqs.delete_message_batch(QueueUrl=self._url, Entries=self._given[start : start + BATCH])
         self._given.clear()
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bidbrain.aws.calls import refusal
-from bidbrain.aws.notices import ImdsNotices, parse_event
+from bidbrain.aws.notices import ImdsNotices, SqsNotices, parse_event
 from bidbrain.aws.prices import Ec2Prices
 from bidbrain.history.prices import Market
 from bidbrain.history.readers import read_rows
@@ -61,6 +66,49 @@ def test_both_sources_name_one_notice(metadata: Metadata) -> None:
         )
     )
     assert near == far
+
+
+class Queue:
+    """SQS with some messages; the calls whose numbers are in `failing` have no answer. What it gave once it does not
+    give again, as within a visibility timeout."""
+
+    def __init__(self, bodies: list[str], failing: set[int]) -> None:
+        self.waiting = dict(enumerate(bodies))
+        self.left = set(self.waiting)
+        self.failing, self.calls = failing, 0
+
+    def receive_message(
+        self, QueueUrl: str, MaxNumberOfMessages: int, WaitTimeSeconds: int
+    ) -> dict[str, Any]:
+        self.calls += 1
+        if self.calls in self.failing:
+            raise ReadTimeoutError(endpoint_url="sqs")
+        given = [self.waiting.popitem() for _ in range(min(MaxNumberOfMessages, len(self.waiting)))]
+        return {"Messages": [{"ReceiptHandle": str(number), "Body": body} for number, body in given]}
+
+    def delete_message_batch(self, QueueUrl: str, Entries: list[dict[str, str]]) -> dict[str, Any]:
+        assert 0 < len(Entries) <= 10 and len({each["Id"] for each in Entries}) == len(Entries)
+        self.left -= {int(each["ReceiptHandle"]) for each in Entries}
+        return {}
+
+
+@given(messages=st.integers(0, 45), failing=st.sets(st.integers(1, 9)))
+@example(messages=14, failing={2})
+@settings(derandomize=True, max_examples=100, deadline=None)
+def test_no_message_is_deleted_whose_notice_nobody_got(messages: int, failing: set[int]) -> None:
+    kind = "EC2 Spot Instance Interruption Warning"
+    at, bodies = "2026-05-01T12:00:00Z", []
+    for number in range(messages):
+        detail = {"instance-id": f"i-{number}"}
+        bodies.append(json.dumps({"detail-type": kind, "time": at, "detail": detail}))
+    queue = Queue(bodies, failing)
+    source, got = SqsNotices(queue, "url"), []
+    for _ in range(20):
+        with contextlib.suppress(UnknownOutcomeError):
+            got += [each.instance_id for each in source.notices()]
+        assert len(got) + len(queue.waiting) == messages and len(queue.left) >= len(queue.waiting)
+    assert sorted(got) == sorted(f"i-{number}" for number in range(messages))
+    assert not queue.left
 
 
 def test_events_of_other_kinds_and_no_events() -> None:
