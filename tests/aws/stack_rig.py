@@ -110,7 +110,11 @@ class FusedAws:
             now = self._aws.client("ec2").describe_instances(
                 InstanceIds=[answer["Instances"][0]["InstanceId"]]
             )
-            return {"Instances": now["Reservations"][0]["Instances"]}
+            (instance,) = now["Reservations"][0]["Instances"]
+            if instance["State"]["Name"] == "terminated":
+                self.seen["ended token"] += 1
+                raise failure("IdempotentInstanceTerminated", "it has ended", "RunInstances", 400)
+            return {"Instances": [instance]}
         answer = call(**request)
         self.blind = self.blind_after_launch
         self._launched[token] = (asked, answer)

@@ -154,6 +154,11 @@ def test_a_head_that_ended_is_started_anew_and_nodes_are_told(rig: StackRig) -> 
     second = rig.up()
     assert second.instance_id != first.instance_id
     assert set(done(rig)) == {PartKind.HEAD, PartKind.ADDRESS}
+    rig.plain.client("ec2").terminate_instances(InstanceIds=[second.instance_id])
+    third = rig.up()
+    assert third.instance_id not in (first.instance_id, second.instance_id)
+    assert [each["InstanceId"] for each in rig.instances()] == [third.instance_id]
+    assert rig.aws.seen["ended token"] == 1 + 2, "EC2 remembers the launches of those that have ended"
     is_whole(rig)
 
 

@@ -29,6 +29,7 @@ LAG_S = 90  # until what was made is known to all of AWS
 LINKED = ("spot.amazonaws.com", "ec2fleet.amazonaws.com")
 # EC2 says the last one of an instance profile that it does not know yet.
 NOT_KNOWN_YET = {*MISSING, "InvalidParameterValue"}
+ENDED = "IdempotentInstanceTerminated"
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,10 @@ class Builder:
             ssm.put_parameter(Name=step.name, Value=value, Type="String", Overwrite=True)
 
     def _launch(self, found: Found) -> None:
-        """The head, once. EC2 answers a token that it has seen with the instance of then, which may have ended."""
+        """The head, once. EC2 answers a token that it has seen with the instance of then, which may be ending, or with
+        `ENDED`."""
+        from botocore.exceptions import ClientError
+
         ec2 = self._aws.client("ec2")
         template = launch_template(ec2, self._want.names.head)
         if template is None or found.stack is None:
@@ -215,6 +219,11 @@ class Builder:
         for launch in count():
             content = json.dumps([found.stack.stack_id, request, launch], sort_keys=True)
             token = hashlib.sha256(content.encode()).hexdigest()
-            (made,) = ec2.run_instances(**request, ClientToken=token)["Instances"]
+            try:
+                (made,) = ec2.run_instances(**request, ClientToken=token)["Instances"]
+            except ClientError as error:
+                if code_of(error) == ENDED:
+                    continue
+                raise
             if made["State"]["Name"] not in ("terminated", "shutting-down"):
                 return
