@@ -50,6 +50,7 @@ SITE = Site(
     vcpus={"c5.xlarge": 1, "m5.xlarge": 1},  # as on `AwsGround`
 )
 SPOT = Market("c5.xlarge", "us-east-1a")
+LIMITED = "spot prices: AWS answers RequestLimitExceeded, Request limit exceeded"
 
 
 class Rig:
@@ -266,6 +267,54 @@ def test_what_no_driver_comes_back_for_is_ended(rig: Rig) -> None:
         rig.look(ORPHAN_AFTER_S + 10)
         assert not rig.machines()
         assert rig.said == [f"ends 2 machines: no process has driven job job for {ORPHAN_AFTER_S + 10} s"]
+
+
+LISTS = ("describe_spot_price_history", "describe_instances")
+
+
+@pytest.mark.parametrize("throttled", [LISTS[:1], LISTS], ids=["prices", "prices and machines"])
+@pytest.mark.parametrize("is_driven", [True, False])
+def test_limits_hold_while_aws_gives_no_lists(rig: Rig, throttled: tuple[str, ...], is_driven: bool) -> None:
+    """At the last prices known, and for the machines that are known."""
+    rig.limit(job_micro_usd=400_000)
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        cloud.acquire(order("a", 2))
+        if not is_driven:
+            cloud.close()
+            rig.wait_left()
+        rig.layer.throttled_lists = set(throttled)
+        rig.look(120)
+        rig.look(120)
+        assert len(rig.machines()) == 2
+        assert f"asking for prices failed, 2 times in a row: {LIMITED}" in rig.said
+        rig.look(4 * 3600)
+        assert not rig.machines()
+        over = "job job has cost 0.488000 $, the stack's limit is 0.400000 $"
+        gone = f"no process has driven job job for {4 * 3600 + 240} s"
+        assert rig.said[-1] == f"ends 2 machines: {over if is_driven else gone}"
+        rig.layer.throttled_lists.clear()
+        rig.look(60)
+        assert rig.buyer.driven == ("job" if is_driven else "")
+        cloud.close()
+
+
+def test_a_machine_without_a_price_is_found_and_costs_what_it_does_on_demand(rig: Rig) -> None:
+    """Its purchase was under way when the buyer ended, and there are no prices since."""
+    rig.limit(job_micro_usd=400_000)
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        rig.layer.lost = 1.0
+        with pytest.raises(UnknownOutcomeError):
+            cloud.acquire(order("a", 2))
+        cloud.close()
+    rig.layer.throttled_lists = set(LISTS[:1])
+    with rig.serving():
+        cloud.held()
+        rig.look(3600)
+        rig.look(3600)
+        assert not rig.machines() and "the stack's limit is 0.400000 $" in rig.said[-1]
+        cloud.close()
 
 
 def test_a_buyer_that_dies_buys_nothing_twice_and_forgets_nothing(rig: Rig) -> None:

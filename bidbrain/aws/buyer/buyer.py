@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -48,6 +50,8 @@ from bidbrain.aws.tagged import Tagged, terminate
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
 from bidbrain.live.unix_clock import UnixClock
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Buyer:
         place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._expenses = self._read()
         self._job: _Job | None = None
+        self._failures: Counter[str] = Counter()  # in a row, by what failed
         self._began_s = clock.now_s()
 
     def _read(self) -> Expenses:
@@ -240,9 +245,11 @@ class Buyer:
 
     def _price(self, job: _Job, market: Market) -> int:
         """Of a machine that is there; of a market that the limits have left since, the on-demand price of another."""
-        if market in job.catalog.by_market:
-            return job.cloud.price(market, self._clock.now_s())
-        return job.catalog.reliable.on_demand
+        listing = job.catalog.by_market.get(market)
+        if listing is None:
+            return job.catalog.reliable.on_demand
+        price = self._tried(f"the price of {market}", lambda: job.cloud.price(market, self._clock.now_s()))
+        return listing.on_demand if price is None else price
 
     def _release(self, job: _Job, instance_ids: tuple[str, ...]) -> None:
         mine = {name for name, each in self._expenses.held.items() if each.job == job.name}
@@ -253,7 +260,11 @@ class Buyer:
     # -- from time to time --------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Pay for what there is; end everything that passes a limit, or that no driver came back for."""
+        """Pay for what there is; end everything that passes a limit, or that no driver came back for.
+
+        A list or a price that AWS does not give is said and left out: without prices machines cost what they did last.
+        Raises CloudError where machines could not be ended, or where there are no limits.
+        """
         now_s, expenses = self._clock.now_s(), self._expenses
         if self._job is None:
             if not expenses.jobs:
@@ -261,17 +272,36 @@ class Buyer:
             self._job = self._attached(max(expenses.jobs), None)  # it was there before this process
             self._job.left_s = self._began_s
         job = self._job
-        self._held(job)
-        prices = {offer.market: offer.price for offer in job.cloud.quotes(now_s).offers}
-        expenses.advance(now_s, prices)
-        expenses.ended(job.cloud.ended(tuple(expenses.held)))
+        is_listed = self._tried("listing the machines", lambda: self._held(job)) is not None
+        quotes = self._tried("asking for prices", lambda: job.cloud.quotes(now_s))
+        expenses.advance(now_s, {offer.market: offer.price for offer in quotes.offers} if quotes else {})
+        ended = self._tried("listing ended machines", lambda: job.cloud.ended(tuple(expenses.held)))
+        expenses.ended(ended or ())
+        try:
+            self._end_over(job, now_s, is_listed=is_listed)
+        finally:
+            self._save()
+
+    def _tried(self, what: str, call: Callable[[], T]) -> T | None:
+        """What a call returned; None: it failed, which is said. The limits hold without it, by what is known."""
+        try:
+            answer = call()
+        except (CloudError, OSError) as error:
+            self._failures[what] += 1
+            self._say(f"{what} failed, {self._failures[what]} times in a row: {error}")
+            return None
+        self._failures.pop(what, None)
+        return answer
+
+    def _end_over(self, job: _Job, now_s: int, *, is_listed: bool) -> None:
+        """End everything where a limit is passed, or no driver came back. Raises CloudError."""
+        expenses = self._expenses
         why = expenses.overdrawn(job.name, job.limits) if expenses.held else ""
         if job.driver is None and now_s - job.left_s >= self._place.orphan_after_s:
             why = f"no process has driven job {job.name} for {now_s - job.left_s} s"
-            if not expenses.held and not job.cloud.silent:
+            if is_listed and not expenses.held and not job.cloud.silent:
                 expenses.forget_orders(job.name)
                 self._job = None
         if why and expenses.held:
             self._say(f"ends {len(expenses.held)} machines: {why}")
             job.cloud.release(tuple(expenses.held))
-        self._save()
