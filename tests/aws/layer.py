@@ -70,6 +70,7 @@ class Ec2Layer:
         self.most: dict[str, int] = {}  # zone -> machines that a fleet gets at most
         self.prices: dict[tuple[str, str], float] = {}  # (type, zone) -> $/h
         self.is_silent = False  # no call is answered
+        self.unlisted: set[str] = set()  # machines that were just bought: no call knows them yet
         self.seen = Counter[str]()
         self.bought: dict[str, list[str]] = {}  # token -> machines
         self._answers: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -80,6 +81,7 @@ class Ec2Layer:
 
     def __getattr__(self, name: str) -> Any:
         self._answer()
+        self.seen[name] += 1
         return getattr(self.client, name)
 
     def _answer(self) -> None:
@@ -147,6 +149,13 @@ class Ec2Layer:
         self.seen["partial"] += count < wanted
         return {**answer, "Errors": [problem] if count < wanted else []}
 
+    def terminate_instances(self, InstanceIds: list[str]) -> Any:
+        self._answer()
+        if new := self.unlisted & set(InstanceIds):
+            text = f"The instance IDs '{', '.join(sorted(new))}' do not exist"
+            raise failure("InvalidInstanceID.NotFound", text, "TerminateInstances", 400)
+        return self.client.terminate_instances(InstanceIds=InstanceIds)
+
     def evict(self, machine_id: str) -> None:
         """Take a machine as the market does."""
         self._evicted.add(machine_id)  # before anyone can see that it ended
@@ -189,6 +198,11 @@ class _Pages:
             return
         for page in self._layer.client.get_paginator(self._name).paginate(**request):
             for reservation in page.get("Reservations", ()):
+                reservation["Instances"] = [
+                    each
+                    for each in reservation["Instances"]
+                    if each["InstanceId"] not in self._layer.unlisted
+                ]
                 for each in reservation["Instances"]:
                     if each["InstanceId"] in self._layer._evicted:
                         each["StateReason"] = {

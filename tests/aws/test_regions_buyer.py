@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bidbrain.aws.buyer.messages import (
     QuotesAre,
 )
 from bidbrain.aws.calls import ATTEMPTS
+from bidbrain.aws.ec2 import UNSEEN_S
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Order, UnknownOutcomeError
 from bidbrain.live.unix_clock import UnixClock
@@ -77,6 +79,11 @@ class Rig:
         assert isinstance(answer, InstancesAre)
         return [each.instance_id for each in answer.instances]
 
+    def look(self, seconds: int) -> None:
+        """So much later the buyer looks around."""
+        self.at_s += seconds
+        self.buyer.look()
+
     def bought(self) -> set[str]:
         return {each["InstanceId"] for each in self.stack.instances()} - {self._head()}
 
@@ -113,12 +120,18 @@ def test_it_buys_in_both_regions_and_ends_what_no_driver_comes_back_for(rig: Rig
     assert not rig.bought()
 
 
-def test_it_ends_what_an_earlier_job_left_in_another_region(rig: Rig) -> None:
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "answer lost"])
+def test_it_ends_what_an_earlier_job_left_in_another_region(rig: Rig, is_lost: bool) -> None:
+    """The region does not answer when the next job begins, and is asked again while that job is driven."""
     rig.buyer.open(OpenJob("widebuyer", "first"), 1)
-    left = rig.buy("a", THERE)
+    home = rig.buy("a", HERE)
+    rig.west.lost = float(is_lost)
+    with pytest.raises(UnknownOutcomeError) if is_lost else nullcontext():
+        rig.buy("b", THERE)
     rig.again().open(OpenJob("widebuyer", "second"), 1)
     rig.west.is_silent = True
-    assert rig.buyer.answer(EndOthers(), 1) == OthersEnded(())
+    ended = rig.buyer.answer(EndOthers(), 1)
+    assert isinstance(ended, OthersEnded) and [each.instance_id for each in ended.machines] == home
     assert "what earlier jobs left running in us-west-2 could not be ended" in rig.said[-1]
     quotes = rig.buyer.answer(AskQuotes(), 1)
     assert isinstance(quotes, QuotesAre) and {each.market.zone for each in quotes.offers} == {
@@ -126,7 +139,33 @@ def test_it_ends_what_an_earlier_job_left_in_another_region(rig: Rig) -> None:
         "us-east-1b",
     }
     assert "the region us-west-2 does not answer" in quotes.troubles[0]
+    asked = rig.west.seen["silent"]
+    rig.look(30)
+    assert rig.west.seen["silent"] == asked, "a region that is silent is left alone for a while"
+    assert len(rig.bought()) == 1
     rig.west.is_silent = False
-    ended = rig.buyer.answer(EndOthers(), 1)
-    assert isinstance(ended, OthersEnded) and [each.instance_id for each in ended.machines] == left
+    rig.look(60)
     assert not rig.bought()
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "answer lost"])
+def test_it_ends_what_an_earlier_job_bought_a_moment_ago(rig: Rig, is_lost: bool) -> None:
+    """EC2 does not list the machine yet when the next job begins."""
+    rig.buyer.open(OpenJob("widebuyer", "first"), 1)
+    rig.aws.layer.lost = float(is_lost)
+    with pytest.raises(UnknownOutcomeError) if is_lost else nullcontext():
+        rig.buy("a", HERE)
+    rig.aws.layer.lost, rig.aws.layer.unlisted = 0.0, rig.bought()
+    rig.again().open(OpenJob("widebuyer", "second"), 1)
+    assert rig.buyer.answer(EndOthers(), 1) == OthersEnded(())
+    mine = rig.buy("c", HERE)
+    rig.look(60)
+    assert len(rig.bought()) == 2
+    rig.aws.layer.unlisted = set()
+    rig.look(60)
+    assert rig.bought() == set(mine)
+    rig.look(UNSEEN_S)
+    asked = rig.aws.layer.seen["describe_instances"]
+    rig.look(60)
+    assert rig.aws.layer.seen["describe_instances"] == asked, "by now EC2 lists everything"
+    assert rig.bought() == set(mine)

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,13 +41,14 @@ from bidbrain.aws.buyer.messages import (
     Request,
 )
 from bidbrain.aws.clients import Clients
-from bidbrain.aws.ec2 import Ec2
+from bidbrain.aws.ec2 import UNSEEN_S, Ec2
 from bidbrain.aws.limits import Catalog, Limits, LimitsError
 from bidbrain.aws.objects import BucketObjects
 from bidbrain.aws.regions import Ec2Regions, market_of
 from bidbrain.aws.stack.attach import Attached, left_behind
 from bidbrain.aws.stack.names import LIMITS_OBJECT, Names
 from bidbrain.aws.tagged import Tagged, terminate
+from bidbrain.history.locations import location_of
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
 from bidbrain.live.unix_clock import UnixClock
@@ -65,7 +67,8 @@ class BuyerPlace:
 
 
 class _Job:
-    """A job's market. driver: the connection that drives it; None since `left_s`."""
+    """A job's market since `began_s`. driver: the connection that drives it; None since `left_s`. unswept: regions
+    that may still have machines of earlier jobs which nobody knows of (None: home)."""
 
     def __init__(
         self,
@@ -75,11 +78,18 @@ class _Job:
         limits: Limits,
         catalog: Catalog,
         driver: int | None,
+        began_s: int = 0,
     ) -> None:
         self.name, self.attached, self.cloud = name, attached, cloud
         self.limits, self.catalog = limits, catalog
         self.driver = driver
-        self.left_s = 0
+        self.began_s, self.left_s = began_s, 0
+        self.unswept: set[str | None] = {None, *attached.elsewhere}
+
+    def is_silent(self, market: Market) -> bool:
+        """Whether the region of a market does not answer: a call there would hold up everything else."""
+        place = location_of(market.zone)
+        return place is not None and place.region in self.cloud.silent
 
 
 class Buyer:
@@ -146,7 +156,7 @@ class Buyer:
         attached, cloud = market_of(
             limits.site, name, catalog, self._clock.now_s, self._aws, self._place.folder
         )
-        return _Job(name, attached, cloud, limits, catalog, driver)
+        return _Job(name, attached, cloud, limits, catalog, driver, now_s)
 
     @property
     def driven(self) -> str:
@@ -186,7 +196,7 @@ class Buyer:
         raise AssertionError(request)
 
     def _end_others(self, job: _Job) -> tuple[LeftBehind, ...]:
-        """At home and in the other regions; one that does not answer keeps what it has until its watchdogs end it."""
+        """At home and in the other regions; one that does not answer is asked again by `_end_earlier`."""
         ended = self._end_others_in(job, None)
         for region in job.attached.elsewhere:
             try:
@@ -200,6 +210,8 @@ class Buyer:
         terminate(job.attached.ec2 if region is None else job.attached.elsewhere[region], left)
         for each in left:
             self._say(f"ended {each.machine_id}, which job {each.job} left running")
+        if self._clock.now_s() - job.began_s >= UNSEEN_S:  # by now EC2 lists all that was bought before
+            job.unswept.discard(region)
         return left
 
     def _offered(self, job: _Job, market: Market) -> Market:
@@ -260,7 +272,7 @@ class Buyer:
     # -- from time to time --------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Pay for what there is; end everything that passes a limit, or that no driver came back for.
+        """Pay for what there is; end what earlier jobs left, and all machines past a limit or without a driver.
 
         A list or a price that AWS does not give is said and left out: without prices machines cost what they did last.
         Raises CloudError where machines could not be ended, or where there are no limits.
@@ -277,6 +289,8 @@ class Buyer:
         expenses.advance(now_s, {offer.market: offer.price for offer in quotes.offers} if quotes else {})
         ended = self._tried("listing ended machines", lambda: job.cloud.ended(tuple(expenses.held)))
         expenses.ended(ended or ())
+        if job.driver is not None:
+            self._end_earlier(job)
         try:
             self._end_over(job, now_s, is_listed=is_listed)
         finally:
@@ -292,6 +306,23 @@ class Buyer:
             return None
         self._failures.pop(what, None)
         return answer
+
+    def _end_earlier(self, job: _Job) -> None:
+        """End machines of earlier jobs, whose watchdogs take this job's driver for their own: those that are known, and
+        those that only AWS knows, until every region has listed them."""
+        held = self._expenses.held.items()
+        known = tuple(name for name, each in held if each.job != job.name and not job.is_silent(each.market))
+        if known:
+            self._tried("ending machines of earlier jobs", lambda: self._end_known(job, known))
+        for region in sorted(job.unswept - set(job.cloud.silent), key=str):
+            where = region or "the home region"
+            self._tried(
+                f"ending what earlier jobs left in {where}", partial(self._end_others_in, job, region)
+            )
+
+    def _end_known(self, job: _Job, machines: tuple[str, ...]) -> None:
+        job.cloud.release(machines)
+        self._say(f"ends {', '.join(machines)} of an earlier job")
 
     def _end_over(self, job: _Job, now_s: int, *, is_listed: bool) -> None:
         """End everything where a limit is passed, or no driver came back. Raises CloudError."""
