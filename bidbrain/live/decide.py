@@ -205,13 +205,32 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
 
 def allowed_on_demand(
     step: BuyOnDemand, setting: Setting, state: JobState, guards: Guards, now_s: int
-) -> str:
-    """The reason that forbids a purchase of on-demand instances; empty if it is allowed."""
+) -> Allowed:
+    """How much of a purchase of on-demand instances may be made: all of it, or as many instances as fit.
+
+    What the decision gives back for them does not have to be affordable for an hour beside them.
+    """
     reliable = setting.reliable
-    instances = -(-step.vcpus // reliable.vcpus_per_machine)
-    if guards.max_price is not None and reliable.on_demand > guards.max_price:
-        return "guard max_price: on-demand instances cost more"
-    if guards.max_machines is not None and state.instance_count + instances > guards.max_machines:
-        return f"guard max_machines: {state.instance_count} of {guards.max_machines}"
-    what = (reliable.on_demand, step.vcpus, reliable.vcpus_per_machine, HOUR_S)
-    return affordable(guards, state.account, now_s, machine_seconds_micro_usd(*what)) or ""
+    each, price = reliable.vcpus_per_machine, reliable.on_demand
+    if guards.max_price is not None and price > guards.max_price:
+        return Allowed(0, 0, price, "guard max_price: on-demand instances cost more", by_guard=True)
+    wanted = instances = -(-step.vcpus // each)
+    why = ""
+    if guards.max_machines is not None:
+        instances = min(wanted, max(0, guards.max_machines - state.instance_count))
+        if instances < wanted:
+            why = f"guard max_machines: {state.instance_count} of {guards.max_machines}"
+    while instances:
+        vcpus = step.vcpus if instances == wanted else instances * each
+        extra = machine_seconds_micro_usd(price, vcpus, each, HOUR_S)
+        dear = affordable(guards, state.account, now_s, extra, _given_back(state))
+        if dear is None:
+            return Allowed(vcpus, 1, price, why, bool(why))
+        instances, why = instances // 2, dear
+    return Allowed(0, 0, price, why, by_guard=True)
+
+
+def _given_back(state: JobState) -> frozenset[int]:
+    """Allocations that the decision gives back now, as far as it has not yet."""
+    steps = () if state.decided is None else state.decided.steps[state.cursor :]
+    return frozenset(step.number for step in steps if isinstance(step, Mark) and step.what is Marking.RELEASE)

@@ -88,12 +88,13 @@ def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: d
     assert state.decided is not None
     now_s, reliable = state.decided.at_s, plan.setting.reliable
     if isinstance(step, BuyOnDemand):
-        if why := allowed_on_demand(step, plan.setting, state, plan.guards, now_s):
-            state.apply(Passed(now_s, why))
-            return Purchase(step, 0, reliable.on_demand, why, by_guard=True)
-        what = (state.orders, reliable.market, step.vcpus, 1, reliable.on_demand, now_s)
-        _fill(state, Ordered(now_s, *what), reliable.on_demand)
-        return Purchase(step, step.vcpus, reliable.on_demand)
+        may = allowed_on_demand(step, plan.setting, state, plan.guards, now_s)
+        if may.parts:
+            what = (state.orders, reliable.market, may.vcpus, may.parts, may.bid, now_s)
+            _fill(state, Ordered(now_s, *what), reliable.on_demand)
+        else:
+            state.apply(Passed(now_s, may.why))
+        return Purchase(step, may.vcpus, may.bid, may.why, may.by_guard)
     may = allowed(step, state, plan.guards, now_s)
     if may.parts:
         what = (state.orders, step.market, may.vcpus, may.parts, may.bid, now_s)

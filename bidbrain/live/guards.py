@@ -1,4 +1,4 @@
-"""Limits that no policy can pass: budget, price, instances. Pure.
+"""Limits that no policy can pass: budget, price, instances, and what is given back for others. Pure.
 
 The budget is compared with an exposure: the bill if everything open now is held until an instant and then terminated by
 us, which is the most expensive ending. Future hours count at the bid, the highest price they can have: an instance
@@ -7,7 +7,8 @@ whose price passes its bid is evicted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from bidbrain.accounts.account import Allocation, JobAccount
 from bidbrain.billing import Ending, InstanceHour, Rules
@@ -79,11 +80,43 @@ def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
     )
 
 
-def affordable(guards: Guards, account: JobAccount, now_s: int, extra: int) -> str | None:
-    """The reason that forbids a purchase: with its `extra` cost, not all could be held for an hour. None if allowed."""
+def affordable(
+    guards: Guards, account: JobAccount, now_s: int, extra: int, leaving: Collection[int] = ()
+) -> str | None:
+    """The reason that forbids a purchase: with its `extra` cost, not all could be held for an hour. None if allowed.
+
+    leaving: allocations that are given back once it is made; they count for the reserve's seconds alone.
+    """
     if guards.budget is None:
         return None
-    amount = exposure(account, now_s, now_s + HOUR_S) + extra
+    hour_s, soon_s = now_s + HOUR_S, now_s + min(HOUR_S, guards.reserve_s)
+    amount = spent(account) + extra
+    for each in account.open:
+        amount += to_come(account.rules, each, now_s, soon_s if each.number in leaving else hour_s)
     if amount <= guards.budget:
         return None
     return f"guard budget: {show_usd(amount)} $ with it, the budget is {show_usd(guards.budget)} $"
+
+
+@dataclass(frozen=True)
+class Replacing:
+    """What a decision that buys on demand may give back: no more than it has bought, unless it has bought all.
+
+    short_vcpus: asked for and not bought. spare_vcpus: bought, and nothing given back for them yet.
+    """
+
+    short_vcpus: int = 0
+    spare_vcpus: int = 0
+
+    def bought(self, asked_vcpus: int, got_vcpus: int) -> Replacing:
+        """After a purchase: so many were decided, so many came."""
+        short = self.short_vcpus + max(0, asked_vcpus - got_vcpus)
+        return Replacing(short, self.spare_vcpus + got_vcpus)
+
+    def may_give_back(self, vcpus: int) -> bool:
+        """Whether the job then still has what the decision meant it to have, or as much as before."""
+        return not self.short_vcpus or vcpus <= self.spare_vcpus
+
+    def gave_back(self, vcpus: int) -> Replacing:
+        """After so many were given back."""
+        return replace(self, spare_vcpus=max(0, self.spare_vcpus - vcpus))

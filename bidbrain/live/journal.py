@@ -129,12 +129,19 @@ class Answered:
     kind: Literal["answered"] = "answered"
 
 
+class Skip(StrEnum):
+    """A reason that is more than a sentence, for a step that was skipped."""
+
+    NOT_REPLACED = "not_replaced"  # a machine is kept: the one that was to replace it was not bought
+
+
 @dataclass(frozen=True)
 class Passed:
     """A step of the decision that the service skipped, and why (a guard, a full market)."""
 
     at_s: int
     why: str
+    skip: Skip | None = None
     kind: Literal["passed"] = "passed"
 
 

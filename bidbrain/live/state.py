@@ -16,8 +16,10 @@ from bidbrain.accounts.ledger import Carriage, Entry, Header, Ledger
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.live.cloud import Alert, EndedInstance, Instance, InstanceNotice, Order
+from bidbrain.live.guards import Replacing
 from bidbrain.live.journal import (
     Answered,
+    BuyOnDemand,
     Closed,
     Closing,
     Decided,
@@ -46,11 +48,15 @@ from bidbrain.simulate.simulator import header
 
 @dataclass(frozen=True)
 class Pending:
-    """An order without an answer, and the allocations that wait for it (none for on-demand instances)."""
+    """An order without an answer, and the allocations that wait for it (none for on-demand instances).
+
+    wanted_vcpus: of on-demand instances that the decision asked for; the limits may have left less to order.
+    """
 
     ordered: Ordered
     order: Order
     numbers: tuple[int, ...]
+    wanted_vcpus: int = 0
 
 
 class JobState:
@@ -63,6 +69,7 @@ class JobState:
         self.opened: Opened | None = None
         self.decided: Decided | None = None
         self.cursor = 0
+        self.replacing = Replacing()
         self.heard = False  # an event happened that the policy has not been asked about
         self.work_due = False  # there were evictions since the work was last journaled
         self.full: set[Market] = set()  # markets that refused since the decision
@@ -91,6 +98,7 @@ class JobState:
                 self.opened, self.heard = record, True
             case Decided():
                 self.decided, self.cursor, self.heard = record, 0, False
+                self.replacing = Replacing()
                 self.full.clear()
                 self._moves(record)
             case Ordered():
@@ -98,6 +106,7 @@ class JobState:
             case Answered():
                 self._answer(record)
             case Passed():
+                self.replacing = self.replacing.bought(self._wanted, 0)
                 self.cursor += 1
             case Marked(at_s):
                 self._mark(at_s)
@@ -136,7 +145,7 @@ class JobState:
             numbers = tuple(
                 self.account.request(*what, self.decided.reason).number for _ in range(record.parts)
             )
-        self.pending[record.order] = Pending(record, order, numbers)
+        self.pending[record.order] = Pending(record, order, numbers, 0 if record.reliable else self._wanted)
         self.orders += 1
         self.cursor += not record.reliable
 
@@ -151,6 +160,9 @@ class JobState:
                 what = (order.market, vcpus, order.vcpus_per_machine, record.price)
                 bought = self.account.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
                 self.instances[bought.number] = instances
+            if pending.wanted_vcpus:
+                got_vcpus = len(instances) * order.vcpus_per_machine
+                self.replacing = self.replacing.bought(pending.wanted_vcpus, got_vcpus)
             return
         if not instances or (len(pending.numbers) > 1 and not whole):
             self.full.add(order.market)
@@ -204,8 +216,11 @@ class JobState:
         self.cursor += 1
 
     def _end(self, at_s: int, number: int, ending: Ending, step: bool) -> None:
-        self.account.end(at_s, self._open(number), ending)
+        allocation = self._open(number)
+        self.account.end(at_s, allocation, ending)
         self.instances.pop(number, None)
+        if step:
+            self.replacing = self.replacing.gave_back(allocation.vcpus)
         self.cursor += step
         self.heard |= not step
         self.work_due |= ending is Ending.EVICTED
@@ -224,6 +239,11 @@ class JobState:
         """The next step of the current decision; None: all are taken."""
         steps = () if self.decided is None else self.decided.steps
         return steps[self.cursor] if self.cursor < len(steps) else None
+
+    @property
+    def _wanted(self) -> int:
+        """vCPUs that the next step buys on demand."""
+        return self.step.vcpus if isinstance(self.step, BuyOnDemand) else 0
 
     @property
     def asks(self) -> bool:

@@ -19,6 +19,7 @@ from bidbrain.live.journal import (
     Marking,
     Ordered,
     Passed,
+    Skip,
 )
 from bidbrain.live.state import Pending
 from bidbrain.live.troubles import TroubleWatch
@@ -43,14 +44,21 @@ class DecisionSteps:
         at_s = at_s if now_s - at_s <= LATE_S else now_s
         while True:
             at_s = max(at_s, self._job.state.last_s)
-            due = state.due(at_s)
-            if due and (decided.fill is not None or state.step is None):
-                if not self.ask(due[0], at_s):
+            if waiting := self._to_be_asked(decided, at_s):
+                if not self.ask(waiting[0], at_s):
                     return False
             elif state.step is not None:
                 self._take_step(state.step, decided, at_s)
             else:
                 return True
+
+    def _to_be_asked(self, decided: Decided, at_s: int) -> list[Pending]:
+        """The orders that need an answer before the next step. On demand always: what follows may give back what the
+        purchase replaces."""
+        due = self._job.state.due(at_s)
+        if decided.fill is not None or self._job.state.step is None:
+            return due
+        return [each for each in due if each.order.on_demand]
 
     def _take_step(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
         state, plan = self._job.state, self._job.plan
@@ -60,6 +68,9 @@ class DecisionSteps:
                 allocation = state.account.find(number)
                 if allocation is None or allocation.phase is Phase.REQUESTED:
                     self._job.put(Passed(at_s, f"allocation {number} is not held any more"))
+                elif what is Marking.RELEASE and not state.replacing.may_give_back(allocation.vcpus):
+                    why = f"allocation {number} is kept: its replacement was not bought"
+                    self._job.put(Passed(at_s, why, Skip.NOT_REPLACED))
                 elif what is Marking.RELEASE:
                     self._held.give_back(at_s, number)
                     self._job.put(Ended(at_s, number, Ending.TERMINATED, step=True))
@@ -77,15 +88,13 @@ class DecisionSteps:
                     return
                 due_s = at_s + plan.setting.bidding.grant_delay_s
                 self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
-            case BuyOnDemand(vcpus):
-                reliable = plan.setting.reliable
-                if why := allowed_on_demand(step, plan.setting, state, plan.guards, at_s):
-                    self._job.put(Passed(at_s, why))
+            case BuyOnDemand():
+                may = allowed_on_demand(step, plan.setting, state, plan.guards, at_s)
+                if not may.parts:
+                    self._job.put(Passed(at_s, may.why))
                     return
-                self._job.put(
-                    Ordered(at_s, state.orders, reliable.market, vcpus, 1, reliable.on_demand, at_s)
-                )
-                self.ask(list(state.pending.values())[-1], at_s)
+                market = plan.setting.reliable.market
+                self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, at_s))
 
     def ask(self, pending: Pending, at_s: int) -> bool:
         """Place an order, or ask about it again; False: no answer yet."""
