@@ -1,7 +1,7 @@
 """The decision loop of a live job: watches the market, asks the policy, journals its decisions and carries them out.
 
-The pure parts are `state`, `decide` and `guards`; `steps` carries a decision out, `held` follows the instances, and
-this module holds their order. The service journals every action
+The pure parts are `state`, `decide` and `guards`; `steps` carries a decision out and ends the job, `held` follows the
+instances, and this module holds their order. The service journals every action
 before it acts, so the next service continues where the last one died: it asks about an unanswered order with the same
 token, repeats releases, and gives back instances that belong to no order.
 
@@ -11,7 +11,6 @@ orders come due, the policy decides. Events between two polls are processed chro
 
 from __future__ import annotations
 
-from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
     Cloud,
@@ -34,17 +33,14 @@ from bidbrain.live.job import (
     Trainer,
 )
 from bidbrain.live.journal import (
-    Closed,
     Closing,
     Draining,
-    Ended,
     Opened,
     Troubled,
 )
 from bidbrain.live.keeping import RiskKeeper
-from bidbrain.live.steps import LATE_S, RETRY_S, DecisionSteps
+from bidbrain.live.steps import LATE_S, RETRY_S, DecisionSteps, JobEnd
 from bidbrain.live.troubles import TroubleWatch
-from bidbrain.policy.base import Phase
 
 RECONCILE_S = 120  # between two searches for instances that belong to no order
 
@@ -68,6 +64,7 @@ class Service:
         self._watch = TroubleWatch()
         self._held = HeldInstances(self._job)
         self._steps = DecisionSteps(self._job, self._held, self._watch)
+        self._end = JobEnd(self._job, self._held, self._steps)
         self._reconciled_s = -RECONCILE_S
         self._stop: str | None = None
 
@@ -100,7 +97,7 @@ class Service:
         if self.state.closing is None and not self._check_end(now_s):
             self._advance(now_s)
         if self.state.closing is not None:
-            self._close(now_s, self.state.closing)
+            self._end.go_on(now_s, self.state.closing)
         if (troubles := self._watch.troubles(now_s, self._job.time.trouble)) != self.state.troubles:
             self._job.put(Troubled(now_s, troubles))
         if self._keeper is not None:
@@ -126,29 +123,6 @@ class Service:
                 self._job.put(Draining(now_s, now_s + self._job.plan.drain_s, reason, code))
                 self._job.trainer.drain(now_s, now_s + self._job.plan.drain_s)
         return False
-
-    def _close(self, now_s: int, closing: Closing) -> None:
-        """Give all instances back, after asking about unanswered orders, which may have bought some."""
-        state = self.state
-        for pending in state.due(closing.at_s):
-            if not self._steps.ask(pending, closing.at_s):
-                return
-        try:
-            self._held.catch_up(closing.at_s)
-            if ids := tuple(instance.instance_id for instance in state.open_instances()):
-                self._job.trainer.leave(now_s, ids)
-                self._job.cloud.release(ids)
-            if strays := tuple(instance.instance_id for instance in self._job.cloud.held()):
-                self._job.cloud.release(strays)
-        except UnknownOutcomeError as error:
-            self._steps.not_answered(error)
-            return
-        for allocation in list(state.account.open):
-            if allocation.phase is not Phase.REQUESTED:
-                end_s = max(closing.at_s, allocation.hour_start_s)
-                self._job.put(Ended(end_s, allocation.number, Ending.JOB_END))
-        done = self._job.trainer.report(now_s).done_vcpu_s
-        self._job.put(Closed(max(closing.at_s, self.state.last_s), done))
 
     # -- going on -----------------------------------------------------------------------------------------------
 

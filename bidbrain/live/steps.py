@@ -1,10 +1,12 @@
-"""The steps of a decision: carries them out one by one, and asks the cloud until each order has an answer."""
+"""The steps of a decision, and those of a job's end: takes them, and asks until each call has an answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
-from bidbrain.live.cloud import MarketClosedError, RefusedError, UnknownOutcomeError
+from bidbrain.live.cloud import Instance, MarketClosedError, RefusedError, UnknownOutcomeError
 from bidbrain.live.decide import allowed, allowed_on_demand
 from bidbrain.live.held import HeldInstances
 from bidbrain.live.job import LiveJob
@@ -12,6 +14,8 @@ from bidbrain.live.journal import (
     Answered,
     Buy,
     BuyOnDemand,
+    Closed,
+    Closing,
     Decided,
     Ended,
     Mark,
@@ -100,23 +104,28 @@ class DecisionSteps:
         """Place an order, or ask about it again; False: no answer yet."""
         market = pending.order.market
         try:
-            instances, why = self._job.cloud.acquire(pending.order), ""
-        except RefusedError as error:
-            instances, why = (), str(error)
-        except MarketClosedError as error:
-            if self._job.state.closing is None:
-                raise
-            instances, why = (), str(error)
+            instances, why = self._bought(pending)
+            if instances:
+                at_s = max(pending.ordered.at_s, min(instance.launched_s for instance in instances))
+            price = pending.order.bid if pending.order.on_demand else self._job.cloud.price(market, at_s)
         except UnknownOutcomeError as error:
             self.not_answered(error)
             return False
-        if instances:
-            at_s = max(pending.ordered.at_s, min(instance.launched_s for instance in instances))
-        price = pending.order.bid if pending.order.on_demand else self._job.cloud.price(market, at_s)
         self._job.put(Answered(at_s, pending.ordered.order, price, instances, why))
         if instances:
             self._held.tell(at_s)
         return True
+
+    def _bought(self, pending: Pending) -> tuple[tuple[Instance, ...], str]:
+        """The instances of an order, or none and why."""
+        try:
+            return self._job.cloud.acquire(pending.order), ""
+        except RefusedError as error:
+            return (), str(error)
+        except MarketClosedError as error:
+            if self._job.state.closing is None:
+                raise
+            return (), str(error)
 
     def buy_reliable(self, now_s: int) -> bool:
         """Buy the reliable instances; whether the job has them. Nothing else starts without them."""
@@ -139,3 +148,57 @@ class DecisionSteps:
         now_s = self._job.time.now_s()
         self.retry_s = now_s + RETRY_S
         self._watch.unanswered(now_s, str(error))
+
+
+class JobEnd:
+    """The end of a job: gives back what it holds, and closes its account.
+
+    What is known is given back first, by two calls that need no others: nothing that costs money waits for an order, a
+    list or a price without an answer. All of it may be repeated, and is until each part has had its answer.
+    """
+
+    def __init__(self, job: LiveJob, held: HeldInstances, steps: DecisionSteps) -> None:
+        self._job, self._held, self._steps = job, held, steps
+
+    def go_on(self, now_s: int, closing: Closing) -> None:
+        """Do every part that is answered now. The books are closed once there was no part without an answer."""
+        known = self._ids()
+        is_done = self._is_answered(lambda: self._give_back(now_s, known))
+        for pending in self._job.state.due(closing.at_s):
+            is_done &= self._steps.ask(pending, closing.at_s)
+        if (bought := self._ids()) != known:
+            is_done &= self._is_answered(lambda: self._give_back(now_s, bought))
+        is_done &= self._is_answered(self._give_back_strays)
+        if is_done:
+            self._is_answered(lambda: self._close(now_s, closing))
+
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(instance.instance_id for instance in self._job.state.open_instances())
+
+    def _is_answered(self, part: Callable[[], None]) -> bool:
+        try:
+            part()
+        except UnknownOutcomeError as error:
+            self._steps.not_answered(error)
+            return False
+        return True
+
+    def _give_back(self, now_s: int, ids: tuple[str, ...]) -> None:
+        if ids:
+            self._job.trainer.leave(now_s, ids)
+            self._job.cloud.release(ids)
+
+    def _give_back_strays(self) -> None:
+        if strays := tuple(instance.instance_id for instance in self._job.cloud.held()):
+            self._job.cloud.release(strays)
+
+    def _close(self, now_s: int, closing: Closing) -> None:
+        """Book what came before the job's end, and the end."""
+        state = self._job.state
+        self._held.catch_up(closing.at_s)
+        for allocation in list(state.account.open):
+            if allocation.phase is not Phase.REQUESTED:
+                end_s = max(closing.at_s, allocation.hour_start_s)
+                self._job.put(Ended(end_s, allocation.number, Ending.JOB_END))
+        done = self._job.trainer.report(now_s).done_vcpu_s
+        self._job.put(Closed(max(closing.at_s, state.last_s), done))

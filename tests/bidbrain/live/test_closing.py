@@ -1,0 +1,67 @@
+"""The end of a job gives back what it holds at once, whatever other call has no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from bidbrain.live.cloud import UnknownOutcomeError
+from bidbrain.live.journal import Ended
+from bidbrain.policy.base import Decision, MarketView, Request
+from tests.bidbrain.live.lone_cloud import BEGIN_S, LARGE, ON_DEMAND, SMALL, LoneJob
+
+NO_ANSWER = UnknownOutcomeError("AWS answers RequestLimitExceeded")
+
+
+def two_then_another(now_s: int, view: MarketView) -> Decision:
+    """Two machines of one market, and one of another when the job is asked again."""
+    wanted = [Request(SMALL, 1, ON_DEMAND, 2)] if not view.holdings else [Request(LARGE, 1, ON_DEMAND)]
+    return Decision(tuple(wanted), "more", now_s + 300)
+
+
+def job_with_an_order_under_way() -> LoneJob:
+    job = LoneJob(two_then_another)
+    job.after(0)
+    job.cloud.fails[LARGE.zone] = NO_ANSWER
+    job.cloud.is_answer_lost = True
+    job.after(300)
+    assert len(job.service.state.pending) == 1
+    assert len(job.cloud.running) == 4, "it was bought, and nobody knows"
+    job.cloud.fails.clear()
+    return job
+
+
+@pytest.mark.parametrize("call", ["acquire", "ended", "price", "held"])
+def test_known_machines_are_given_back_in_the_first_step_whatever_has_no_answer(call: str) -> None:
+    job = job_with_an_order_under_way()
+    known = {each.instance_id for each in job.service.state.open_instances()}
+    job.cloud.fails[call] = NO_ANSWER
+    job.engine.finished_s = job.at_s
+    job.after(10)
+    assert job.cloud.count("release") and not known & set(job.cloud.running)
+    assert job.service.state.closed is None
+    job.after(10, times=3)
+    job.cloud.fails.clear()
+    job.after(10)
+    assert job.service.state.closed is not None
+    assert not job.cloud.running
+    assert sum(isinstance(each, Ended) for each in job.log.records) == 4
+
+
+def test_what_an_order_without_an_answer_bought_is_given_back() -> None:
+    job = job_with_an_order_under_way()
+    job.engine.finished_s = job.at_s
+    job.after(10)
+    assert job.service.state.closed is not None and not job.cloud.running
+
+
+@pytest.mark.parametrize("call", ["acquire", "ended", "price", "release"])
+def test_a_service_that_dies_at_the_end_goes_on_with_it(call: str) -> None:
+    job = job_with_an_order_under_way()
+    job.cloud.fails[call] = NO_ANSWER
+    job.engine.finished_s = job.at_s
+    job.after(10)
+    job.cloud.fails.clear()
+    job.restarted()
+    job.after(10)
+    assert job.service.state.closed is not None and not job.cloud.running
+    assert min(each.at_s for each in job.service.state.account.entries) == BEGIN_S
