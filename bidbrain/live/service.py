@@ -14,6 +14,7 @@ from __future__ import annotations
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
     Cloud,
+    EndedInstance,
     MarketClosedError,
     Quotes,
     UnknownOutcomeError,
@@ -129,11 +130,10 @@ class Service:
     def _advance(self, now_s: int) -> None:
         """Go through everything that happened until now, in the order of time, and decide where the policy is due."""
         state = self.state
+        self._hear(now_s)
         try:
-            quotes = self._job.cloud.quotes(now_s)
-            self._watch.quoted = quotes.troubles
-            self._held.pass_on_notices(now_s)
             ended = self._held.ended()
+            quotes = self._quotes(now_s)
             decided = state.decided
             if decided is not None and not self._steps.carry_out(decided.at_s, now_s):
                 return
@@ -142,28 +142,51 @@ class Service:
                 self._reconciled_s = now_s
             if not self._steps.buy_reliable(now_s):
                 return
-            while (
-                at_s := min([state.next_s(), *(last.at_s for last in ended.values())])
-            ) <= now_s or state.asks:
-                at_s = max(min(at_s, now_s), self.state.last_s)  # a purchase may have taken seconds
-                if state.draining is not None and at_s >= state.draining.deadline_s:
-                    return
-                self._held.record_events(at_s, ended)
-                if not all(self._steps.ask(pending, at_s) for pending in state.due(at_s)):
-                    return
-                woken = state.wake_s is not None and state.wake_s <= at_s
-                if (state.asks or woken) and now_s - at_s > LATE_S:
-                    # The policy is asked as of now, so it must see what came until now.
-                    self._held.record_until(now_s, ended)
-                    if not all(self._steps.ask(pending, now_s) for pending in state.due(now_s)):
-                        return
-                if (state.asks or woken) and not self._decide(at_s, now_s, quotes):
-                    return
-            self._look_again(now_s, quotes)
+            if quotes is None:  # nothing is decided, but what happened is heard
+                self._held.record_until(now_s, ended)
+            elif self._go_through(now_s, ended, quotes):
+                self._look_again(now_s, quotes)
         except MarketClosedError as error:
             self._job.put(Closing(now_s, False, str(error), EXIT_MARKET_CLOSED))
         except UnknownOutcomeError as error:
             self._steps.not_answered(error)
+
+    def _hear(self, now_s: int) -> None:
+        """Pass notices on, whatever other call has no answer: the machines have two minutes."""
+        try:
+            self._held.pass_on_notices(now_s)
+        except UnknownOutcomeError as error:
+            self._steps.not_answered(error)
+
+    def _quotes(self, now_s: int) -> Quotes | None:
+        """The market now; None: no answer."""
+        try:
+            quotes = self._job.cloud.quotes(now_s)
+        except UnknownOutcomeError as error:
+            self._steps.not_answered(error)
+            return None
+        self._watch.quoted = quotes.troubles
+        return quotes
+
+    def _go_through(self, now_s: int, ended: dict[int, EndedInstance], quotes: Quotes) -> bool:
+        """All instants until now at which something happened or is due. False: the rest is done later."""
+        state = self.state
+        while (at_s := min([state.next_s(), *(last.at_s for last in ended.values())])) <= now_s or state.asks:
+            at_s = max(min(at_s, now_s), self.state.last_s)  # a purchase may have taken seconds
+            if state.draining is not None and at_s >= state.draining.deadline_s:
+                return False
+            self._held.record_events(at_s, ended)
+            if not all(self._steps.ask(pending, at_s) for pending in state.due(at_s)):
+                return False
+            woken = state.wake_s is not None and state.wake_s <= at_s
+            if (state.asks or woken) and now_s - at_s > LATE_S:
+                # The policy is asked as of now, so it must see what came until now.
+                self._held.record_until(now_s, ended)
+                if not all(self._steps.ask(pending, now_s) for pending in state.due(now_s)):
+                    return False
+            if (state.asks or woken) and not self._decide(at_s, now_s, quotes):
+                return False
+        return True
 
     def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
         """Ask the policy and carry its decision out; False: an answer is missing, and the rest is done later."""

@@ -1,0 +1,55 @@
+"""A market whose prices do not come: notices and evictions are heard all the same, and nothing is decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from bidbrain.billing import Ending
+from bidbrain.live.cloud import Alert, UnknownOutcomeError, notice_of
+from bidbrain.live.journal import Decided, Ended, Noticed
+from bidbrain.policy.base import Decision, MarketView, Request
+from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
+
+NO_ANSWER = UnknownOutcomeError("AWS answers RequestLimitExceeded")
+
+
+def four(now_s: int, view: MarketView) -> Decision:
+    return Decision((Request(SMALL, 1, ON_DEMAND, 4),) if not view.holdings else (), "four", now_s + 300)
+
+
+@pytest.mark.parametrize("silent", ["quotes", "ended", "held"])
+def test_a_notice_is_passed_on_at_once(silent: str) -> None:
+    job = LoneJob(four)
+    job.after(0)
+    victim = next(each for each in job.cloud.running.values() if each.market == SMALL).instance_id
+    job.cloud.fails[silent] = NO_ANSWER
+    job.cloud.open_notices = (notice_of(Alert.TERMINATE, victim, job.at_s + 120),)
+    job.after(5)
+    assert job.engine.warned == [victim]
+    assert len(job.of(Noticed)) == 1
+
+
+def test_notices_that_do_not_come_stop_nothing_else() -> None:
+    job = LoneJob(four)
+    job.cloud.fails["notices"] = NO_ANSWER
+    job.after(5)
+    assert len(job.cloud.running) == 5
+    job.after(300)
+    assert len(job.of(Decided)) > 1
+
+
+def test_evictions_are_heard_and_nothing_is_decided_while_prices_do_not_come() -> None:
+    job = LoneJob(four)
+    job.after(0)
+    decisions, victim = len(job.of(Decided)), "job-1-2"
+    job.cloud.fails["quotes"] = NO_ANSWER
+    job.after(10)
+    job.cloud.end(victim, Ending.EVICTED)
+    job.after(10)
+    assert job.engine.lost_ids == [victim]
+    job.after(10, times=60)
+    assert len(job.of(Decided)) == decisions
+    assert [each.ending for each in job.of(Ended)] == [Ending.EVICTED]
+    job.cloud.fails.clear()
+    job.after(10)
+    assert len(job.of(Decided)) == decisions + 1
