@@ -230,6 +230,23 @@ def allowed_on_demand(
     return Allowed(0, 0, price, why, by_guard=True)
 
 
+def lost_reliable(setting: Setting, state: JobState, guards: Guards, now_s: int) -> str | None:
+    """The reason to stop a job that has lost its reliable instances: the budget does not pay for others. None: it does,
+    or the job has them, or never had any: a job is refused before it begins where they are too dear."""
+    if (
+        not state.had_reliable
+        or state.has_reliable
+        or any(e.ordered.reliable for e in state.pending.values())
+    ):
+        return None
+    reliable = setting.reliable
+    hour = machine_seconds_micro_usd(reliable.on_demand, reliable.vcpus, reliable.vcpus_per_machine, HOUR_S)
+    why = affordable(guards, state.account, now_s, hour)
+    return (
+        None if why is None else f"the reliable machines are lost, and there is no budget for others ({why})"
+    )
+
+
 def _given_back(state: JobState) -> frozenset[int]:
     """Allocations that the decision gives back now, as far as it has not yet."""
     steps = () if state.decided is None else state.decided.steps[state.cursor :]

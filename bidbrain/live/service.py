@@ -19,7 +19,7 @@ from bidbrain.live.cloud import (
     Quotes,
     UnknownOutcomeError,
 )
-from bidbrain.live.decide import decide, view_of
+from bidbrain.live.decide import decide, lost_reliable, view_of
 from bidbrain.live.guards import over_budget
 from bidbrain.live.held import HeldInstances
 from bidbrain.live.job import (
@@ -117,7 +117,9 @@ class Service:
             self._job.put(Closing(now_s, False, draining.reason, draining.code))
             return True
         if draining is None:
-            reason, code = over_budget(self._job.plan.guards, self.state.account, now_s), EXIT_BUDGET
+            plan = self._job.plan
+            reason, code = over_budget(plan.guards, self.state.account, now_s), EXIT_BUDGET
+            reason = reason or lost_reliable(plan.setting, self.state, plan.guards, now_s)
             if reason is None:
                 reason, code = self._stop, EXIT_STOPPED
             if reason is not None:

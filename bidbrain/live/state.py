@@ -72,6 +72,7 @@ class JobState:
         self.replacing = Replacing()
         self.heard = False  # an event happened that the policy has not been asked about
         self.work_due = False  # there were evictions since the work was last journaled
+        self.had_reliable = False
         self.full: set[Market] = set()  # markets that refused since the decision
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
@@ -160,6 +161,7 @@ class JobState:
                 what = (order.market, vcpus, order.vcpus_per_machine, record.price)
                 bought = self.account.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
                 self.instances[bought.number] = instances
+                self.had_reliable |= ordered.reliable
             if pending.wanted_vcpus:
                 got_vcpus = len(instances) * order.vcpus_per_machine
                 self.replacing = self.replacing.bought(pending.wanted_vcpus, got_vcpus)

@@ -133,6 +133,8 @@ class DecisionSteps:
         if not self._job.plan.with_reliable or not reliable.vcpus or state.has_reliable:
             return True
         waiting = [each for each in state.pending.values() if each.ordered.reliable]
+        if not waiting and state.draining is not None:
+            return True  # a job that ends buys none, and nothing else is bought that would need them
         if not waiting:
             what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
             self._job.put(Ordered(now_s, *what, reliable=True))
