@@ -15,7 +15,7 @@ from agileml.market.drain_notices import DrainNotices
 from agileml.market.joined import JoinedCluster
 from agileml.market.nodes import JoinedNodes
 from agileml.market.service import pause
-from agileml.market.setup import MarketSetup, first_decision
+from agileml.market.setup import LEAVE_S, MarketSetup, first_decision
 from agileml.process.spec import RunSpec
 from bidbrain.aws.buyer.client import BuyerCloud, buyer_socket
 from bidbrain.aws.buyer.messages import JobOpened, LeftBehind
@@ -24,8 +24,6 @@ from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.keeping import RiskKeeper
 from bidbrain.setting import Setting
-
-LEAVE_S = 60.0
 
 
 def _say_ended(machines: tuple[LeftBehind, ...]) -> None:

@@ -11,7 +11,7 @@ from agileml.market.drain_notices import DrainNotices
 from agileml.market.joined import JoinedCluster
 from agileml.market.nodes import Entry, JoinedNodes, labelled
 from agileml.market.service import pause
-from agileml.market.setup import MarketSetup, first_decision
+from agileml.market.setup import LEAVE_S, MarketSetup, first_decision
 from agileml.process.spec import RunSpec
 from bidbrain.kubernetes.attach import attach
 from bidbrain.live.cloud import Cloud
@@ -19,7 +19,6 @@ from bidbrain.live.job import Timekeeper
 from bidbrain.live.keeping import FolderObjects, RiskKeeper
 
 LOOK_S = 2.0  # between two looks at the copies of pods and nodes, which cost no call: GKE gives 15 s
-LEAVE_S = 60.0
 RISK = Path("proteus-runs") / "risk"  # in the home folder of the head's user
 
 

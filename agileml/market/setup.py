@@ -45,6 +45,8 @@ from bidbrain.simulate.simulator import PolicyError
 
 PRODUCT = "Linux/UNIX"
 NAME_MOST = 32
+LEAVE_S = 60  # that an instance of a cloud may take to leave
+LOOK_S = 30  # that the service may see the budget reached, and the job drained, late
 POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share", "cap", "slot_vcpus", "deadline")
 BIDDING = ("proteus", "renewal", "standard_agileml")
 SAME_NAMES = (
@@ -151,7 +153,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int, before: Opened | 
     )
     if isinstance(market, LocalMarketConfig):
         # One second of delay is many seconds of the market: the reserve covers their cost.
-        guards = replace(guards, reserve_s=max(guards.reserve_s, market.drain_s, round(5 * market.speed)))
+        guards = replace(guards, reserve_s=max(guards.reserve_s, round(5 * market.speed)))
     # A cloud answers a token that it has seen with the instances of that time, so the name must be new. On a played
     # market the name stays, because with the seed it decides which instances get a notice.
     job = (
@@ -168,6 +170,7 @@ def set_up(config: JobConfig, name: str, run: str, now_s: int, before: Opened | 
         with_reliable=scheme.training is not Training.STEADY,
         guards=guards,
         drain_s=market.drain_s,
+        leave_s=0 if isinstance(market, LocalMarketConfig) else LEAVE_S + LOOK_S,
     )
     speed = market.speed if isinstance(market, LocalMarketConfig) else 1.0
     return MarketSetup(plan, setting, start_s, speed, _pacing(config, setting))

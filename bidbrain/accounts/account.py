@@ -49,7 +49,8 @@ class Allocation:
 class JobAccount:
     """Open allocations, vCPU seconds held and refunded, and the ledger's entries so far.
 
-    carried: micro-dollars of traffic so far, which has entries in the ledger only.
+    carried: micro-dollars of traffic so far, which has entries in the ledger only. ordered: on-demand machines that may
+    have been bought, by a number that their buyer gives them: since when, and what an hour of them costs.
     """
 
     rules: Rules
@@ -60,6 +61,7 @@ class JobAccount:
     free_vcpu_s: int = 0
     on_demand_vcpu_s: int = 0
     carried: int = 0
+    ordered: dict[int, tuple[int, InstanceHour]] = field(default_factory=dict)
     _numbers: int = 0
 
     def find(self, number: int) -> Allocation | None:

@@ -9,7 +9,7 @@ from bidbrain.live.cloud import Quotes
 from bidbrain.live.guards import Guards, affordable, of_new, spent
 from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Marking, Step
 from bidbrain.live.state import JobState
-from bidbrain.money import HOUR_S, machine_seconds_micro_usd
+from bidbrain.money import machine_seconds_micro_usd
 from bidbrain.policy.base import Action, GiveBack, Keep, LetGo, MarketView, Policy, Request, RequestOnDemand
 from bidbrain.setting import Setting, Workload
 from bidbrain.simulate.simulator import PolicyError, checked_decision
@@ -195,7 +195,7 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     while instances:
         whole = instances == wanted
         vcpus = step.vcpus if whole else instances * per_instance
-        extra = of_new(state.account.rules, vcpus, per_instance, bid, HOUR_S)
+        extra = of_new(state.account.rules, vcpus, per_instance, bid, guards.hold_s)
         dear = affordable(guards, state.account, now_s, extra)
         if dear is None:
             return Allowed(vcpus, instances if step.parts > 1 else 1, bid, why, by_guard)
@@ -222,7 +222,7 @@ def allowed_on_demand(
             why = f"guard max_machines: {state.instance_count} of {guards.max_machines}"
     while instances:
         vcpus = step.vcpus if instances == wanted else instances * each
-        extra = machine_seconds_micro_usd(price, vcpus, each, HOUR_S)
+        extra = machine_seconds_micro_usd(price, vcpus, each, guards.hold_s)
         dear = affordable(guards, state.account, now_s, extra, _given_back(state))
         if dear is None:
             return Allowed(vcpus, 1, price, why, bool(why))
@@ -240,8 +240,8 @@ def lost_reliable(setting: Setting, state: JobState, guards: Guards, now_s: int)
     ):
         return None
     reliable = setting.reliable
-    hour = machine_seconds_micro_usd(reliable.on_demand, reliable.vcpus, reliable.vcpus_per_machine, HOUR_S)
-    why = affordable(guards, state.account, now_s, hour)
+    what = (reliable.on_demand, reliable.vcpus, reliable.vcpus_per_machine, guards.hold_s)
+    why = affordable(guards, state.account, now_s, machine_seconds_micro_usd(*what))
     return (
         None if why is None else f"the reliable machines are lost, and there is no budget for others ({why})"
     )

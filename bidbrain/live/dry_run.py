@@ -54,16 +54,11 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
     state = JobState(setting, [Opened(plan.name, plan.scheme, now_s)])
     quotes = cloud.quotes(now_s)
     hour = reliable.hourly if plan.with_reliable else 0
-    budget = plan.guards.budget
-    if budget is not None and budget < hour:
-        raise BudgetError(
-            f"budget_usd: found {show_usd(budget)} $, expected at least {show_usd(hour)} $, "
-            "the first hour of the reliable machines alone"
-        )
+    _check_budget(plan)
     if hour:
         what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
         _fill(state, Ordered(now_s, *what, reliable=True), reliable.on_demand)
-    view = view_of(setting, state, quotes, Measurements(), plan.guards, 0.0)
+    view = view_of(setting, state, quotes, Measurements(), plan.limits, 0.0)
     decided = decide(now_s, plan.policy, view, state, quotes, setting, cloud.together)
     state.apply(decided)
     prices = {offer.market: offer.price for offer in quotes.offers}
@@ -83,19 +78,34 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
     return DryRun(decided, tuple(purchases), hour, vcpus, hour / vcpus if vcpus else None)
 
 
+def _check_budget(plan: JobPlan) -> None:
+    """Raise BudgetError where the budget does not pay for the reliable machines until the job could be ended."""
+    budget, hold_s, reliable = plan.limits.budget, plan.limits.hold_s, plan.setting.reliable
+    if budget is None or not plan.with_reliable or not reliable.vcpus:
+        return
+    size = (reliable.on_demand, reliable.vcpus, reliable.vcpus_per_machine)
+    needed = machine_seconds_micro_usd(*size, hold_s)
+    if budget < needed:
+        first = "hour" if hold_s == HOUR_S else f"{hold_s / HOUR_S:.2f} h, with the time to drain,"
+        raise BudgetError(
+            f"budget_usd: found {show_usd(budget)} $, expected at least {show_usd(needed)} $, "
+            f"the first {first} of the reliable machines alone"
+        )
+
+
 def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: dict[Market, int]) -> Purchase:
     """The purchase that the service would make for this step; its records are applied to the state."""
     assert state.decided is not None
     now_s, reliable = state.decided.at_s, plan.setting.reliable
     if isinstance(step, BuyOnDemand):
-        may = allowed_on_demand(step, plan.setting, state, plan.guards, now_s)
+        may = allowed_on_demand(step, plan.setting, state, plan.limits, now_s)
         if may.parts:
             what = (state.orders, reliable.market, may.vcpus, may.parts, may.bid, now_s)
             _fill(state, Ordered(now_s, *what), reliable.on_demand)
         else:
             state.apply(Passed(now_s, may.why))
         return Purchase(step, may.vcpus, may.bid, may.why, may.by_guard)
-    may = allowed(step, state, plan.guards, now_s)
+    may = allowed(step, state, plan.limits, now_s)
     if may.parts:
         what = (state.orders, step.market, may.vcpus, may.parts, may.bid, now_s)
         ordered = Ordered(now_s, *what)

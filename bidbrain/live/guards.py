@@ -20,13 +20,19 @@ from bidbrain.policy.base import Phase
 class Guards:
     """Money in micro-dollars; None is no limit. reserve_s: seconds of cost kept back to drain and to react late.
 
-    The budget forbids purchases that could not be held for an hour, and stops the job when only the reserve is left.
+    The budget forbids purchases that could not be held for `hold_s`, and stops the job when only the reserve is left.
     """
 
     budget: int | None = None
     max_price: int | None = None
     max_machines: int | None = None
     reserve_s: int = 300
+    hold_s: int = HOUR_S
+
+    def lasting(self, seconds: int) -> Guards:
+        """The same limits for a job whose end takes so long: machines are held, and paid, until it is over."""
+        reserve_s, hold_s = max(self.reserve_s, seconds), max(self.hold_s, seconds)
+        return replace(self, reserve_s=reserve_s, hold_s=hold_s)
 
 
 def spent(account: JobAccount) -> int:
@@ -36,7 +42,16 @@ def spent(account: JobAccount) -> int:
 
 def exposure(account: JobAccount, now_s: int, until_s: int) -> int:
     """The bill if all open allocations and orders are held until `until_s` and then terminated."""
-    return spent(account) + sum(to_come(account.rules, each, now_s, until_s) for each in account.open)
+    held = sum(to_come(account.rules, each, now_s, until_s) for each in account.open)
+    return spent(account) + held + ordered(account, until_s)
+
+
+def ordered(account: JobAccount, until_s: int) -> int:
+    """The most that on-demand orders without an answer add to the bill by then: they may have bought at once."""
+    return sum(
+        machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, max(0, until_s - since_s))
+        for since_s, hour in account.ordered.values()
+    )
 
 
 def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> int:
@@ -47,7 +62,7 @@ def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> i
         return machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s)
     size = (allocation.vcpus, allocation.vcpus_per_machine, allocation.bid)
     if allocation.phase is Phase.REQUESTED:
-        return of_new(rules, *size, until_s - now_s)
+        return of_new(rules, *size, until_s - min(now_s, allocation.grant_s))
     left_s = until_s - allocation.hour_start_s
     if left_s <= HOUR_S or allocation.phase is Phase.LEAVING:
         return rules.closes(hour, min(left_s, HOUR_S), Ending.TERMINATED)
@@ -83,16 +98,16 @@ def over_budget(guards: Guards, account: JobAccount, now_s: int) -> str | None:
 def affordable(
     guards: Guards, account: JobAccount, now_s: int, extra: int, leaving: Collection[int] = ()
 ) -> str | None:
-    """The reason that forbids a purchase: with its `extra` cost, not all could be held for an hour. None if allowed.
+    """The reason that forbids a purchase: with its `extra` cost, not all could be held for `hold_s`. None if allowed.
 
     leaving: allocations that are given back once it is made; they count for the reserve's seconds alone.
     """
     if guards.budget is None:
         return None
-    hour_s, soon_s = now_s + HOUR_S, now_s + min(HOUR_S, guards.reserve_s)
-    amount = spent(account) + extra
+    until_s, soon_s = now_s + guards.hold_s, now_s + min(guards.hold_s, guards.reserve_s)
+    amount = spent(account) + ordered(account, until_s) + extra
     for each in account.open:
-        amount += to_come(account.rules, each, now_s, soon_s if each.number in leaving else hour_s)
+        amount += to_come(account.rules, each, now_s, soon_s if each.number in leaving else until_s)
     if amount <= guards.budget:
         return None
     return f"guard budget: {show_usd(amount)} $ with it, the budget is {show_usd(guards.budget)} $"

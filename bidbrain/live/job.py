@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from bidbrain.live.cloud import Cloud, Instance, InstanceNotice
@@ -69,7 +70,10 @@ class Timekeeper(Protocol):
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The job to be run: its policy, setting and limits."""
+    """The job to be run: its policy, setting and limits.
+
+    drain_s, leave_s: seconds that its end may take: to save the work, and then to give the last instance back.
+    """
 
     name: str
     scheme: str
@@ -79,6 +83,12 @@ class JobPlan:
     with_reliable: bool = True
     guards: Guards = field(default_factory=Guards)
     drain_s: int = 120
+    leave_s: int = 60
+
+    @cached_property
+    def limits(self) -> Guards:
+        """The guards, with a budget that is enough for the job's end too."""
+        return self.guards.lasting(self.drain_s + self.leave_s)
 
 
 class Log(Protocol):

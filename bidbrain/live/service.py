@@ -118,8 +118,8 @@ class Service:
             return True
         if draining is None:
             plan = self._job.plan
-            reason, code = over_budget(plan.guards, self.state.account, now_s), EXIT_BUDGET
-            reason = reason or lost_reliable(plan.setting, self.state, plan.guards, now_s)
+            reason, code = over_budget(plan.limits, self.state.account, now_s), EXIT_BUDGET
+            reason = reason or lost_reliable(plan.setting, self.state, plan.limits, now_s)
             if reason is None:
                 reason, code = self._stop, EXIT_STOPPED
             if reason is not None:
@@ -195,7 +195,7 @@ class Service:
         as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self.state.last_s)
         plan, state = self._job.plan, self.state
         report = self._job.trainer.report(as_of_s)
-        view = view_of(plan.setting, state, quotes, report.measured, plan.guards, report.done_vcpu_s)
+        view = view_of(plan.setting, state, quotes, report.measured, plan.limits, report.done_vcpu_s)
         decided = decide(as_of_s, plan.policy, view, state, quotes, plan.setting, self._job.cloud.together)
         self._job.put(decided)
         return self._steps.carry_out(as_of_s, now_s)

@@ -13,7 +13,7 @@ from bidbrain.accounts.account import RELIABLE_NUMBER, Allocation, JobAccount
 from bidbrain.accounts.carried import traffic_lines
 from bidbrain.accounts.evidence import LedgerRisk
 from bidbrain.accounts.ledger import Carriage, Entry, Header, Ledger
-from bidbrain.billing import RULES, Ending
+from bidbrain.billing import RULES, Ending, InstanceHour
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.live.cloud import Alert, EndedInstance, Instance, InstanceNotice, Order
 from bidbrain.live.guards import Replacing
@@ -146,12 +146,16 @@ class JobState:
             numbers = tuple(
                 self.account.request(*what, self.decided.reason).number for _ in range(record.parts)
             )
+        else:
+            hour = InstanceHour(0, record.bid, record.vcpus, per_instance)
+            self.account.ordered[record.order] = record.at_s, hour
         self.pending[record.order] = Pending(record, order, numbers, 0 if record.reliable else self._wanted)
         self.orders += 1
         self.cursor += not record.reliable
 
     def _answer(self, record: Answered) -> None:
         pending = self.pending.pop(record.order)
+        self.account.ordered.pop(record.order, None)
         ordered, order, instances = pending.ordered, pending.order, record.instances
         self.heard |= ordered.due_s > ordered.at_s
         whole = len(instances) >= order.instances

@@ -86,14 +86,14 @@ class DecisionSteps:
             case _ if late:
                 self._job.put(Passed(at_s, "too late for a purchase that was decided before"))
             case Buy(market):
-                may = allowed(step, state, plan.guards, at_s)
+                may = allowed(step, state, plan.limits, at_s)
                 if not may.parts:
                     self._job.put(Passed(at_s, may.why))
                     return
                 due_s = at_s + plan.setting.bidding.grant_delay_s
                 self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
             case BuyOnDemand():
-                may = allowed_on_demand(step, plan.setting, state, plan.guards, at_s)
+                may = allowed_on_demand(step, plan.setting, state, plan.limits, at_s)
                 if not may.parts:
                     self._job.put(Passed(at_s, may.why))
                     return

@@ -52,6 +52,29 @@ def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], s
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("drain_s", "reserve_s", "hold_s"), [(120, 300, 3600), (900, 990, 3600), (7200, 7290, 7290)]
+)
+def test_the_budget_of_a_cloud_is_enough_to_drain_and_to_leave(
+    drain_s: int, reserve_s: int, hold_s: int
+) -> None:
+    from agileml.config.job import from_values
+
+    market = {"kind": "ec2", "region": "us-east-1", "zones": ["us-east-1a"], "types": ["c5.xlarge"]}
+    market |= {"job_vcpus": 12, "job_hours": 1.0, "budget_usd": 5.0, "drain_s": drain_s}
+    values = job(more={"address": "auto", "checkpoint": {"path": "ck"}})
+    setup = set_up(from_values({**values, "market": market}), "job", "run", 0)
+    assert (setup.plan.limits.reserve_s, setup.plan.limits.hold_s) == (reserve_s, hold_s)
+
+
+def test_the_reserve_of_a_played_market_is_as_it_was() -> None:
+    from agileml.config.job import from_values
+
+    for speed, drain_s, reserve_s in ((60, 120, 300), (60, 800, 800), (400, 120, 2000)):
+        setup = set_up(from_values(job(100, speed=speed, drain_s=drain_s)), "job", "run", 0)
+        assert setup.plan.limits.reserve_s == reserve_s
+
+
 def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
     from agileml.config.job import from_values
 

@@ -14,7 +14,7 @@ from bidbrain.live.job import JobPlan, TrainerReport
 from bidbrain.live.journal import Opened, Record
 from bidbrain.live.service import Service
 from bidbrain.policy.base import Decision, MarketView, Offer
-from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
+from bidbrain.setting import ON_DEMAND_ZONE, Engine, Listing, Reliable, Setting, Workload
 from tests.bidbrain.live.makers import Memory
 
 SMALL, LARGE = Market("c5.xlarge", "us-east-1a"), Market("m5.xlarge", "us-east-1a")
@@ -111,6 +111,15 @@ class LoneCloud:
     def notices(self) -> tuple[InstanceNotice, ...]:
         self._call("notices")
         return self.open_notices
+
+    def paid(self) -> float:
+        """Micro-dollars by the second for everything that was ever bought, known to the job or not."""
+        paid = 0.0
+        for each in (each for order in self.bought.values() for each in order):
+            end = self.over.get(each.instance_id)
+            used_s = (self._now_s() if end is None else end.at_s) - each.launched_s
+            paid += used_s / 3600 * (ON_DEMAND if each.market.zone == ON_DEMAND_ZONE else SPOT)
+        return paid
 
     def zones(self) -> list[str]:
         """Of the machines that run."""

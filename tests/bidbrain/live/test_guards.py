@@ -14,15 +14,17 @@ from bidbrain.accounts.account import JobAccount
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import History, Market
+from bidbrain.live.cloud import UnknownOutcomeError
 from bidbrain.live.decide import steps_of
 from bidbrain.live.dry_run import BudgetError, dry_run
 from bidbrain.live.guards import Guards, exposure, spent
-from bidbrain.live.journal import Buy, Decided, Draining, Noticed, Opened, Ordered, Passed
+from bidbrain.live.journal import Buy, Closing, Decided, Draining, Noticed, Opened, Ordered, Passed
 from bidbrain.live.replay import MarketClock, Warnings
 from bidbrain.live.service import Service
-from bidbrain.policy.base import Request
+from bidbrain.policy.base import Decision, MarketView, Request, RequestOnDemand
 from bidbrain.policy.registry import find_scheme
-from bidbrain.setting import Setting, Workload
+from bidbrain.setting import ON_DEMAND_ZONE, Setting, Workload
+from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, SPOT, LoneJob
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play
 from tests.bidbrain.makers import EVALUATE, make_setting
 
@@ -51,6 +53,43 @@ def test_a_budget_is_never_passed(setting: Setting, rules: str, budget: int) -> 
         e.kind in (EntryKind.REQUEST, EntryKind.GRANT) for e in ledger.entries if e.at_s > draining.at_s
     )
     assert not ground.launcher.running
+
+
+def spot_and_on_demand(now_s: int, view: MarketView) -> Decision:
+    """As many of both as the limits allow, again and again."""
+    actions = (Request(SMALL, 1, SPOT, 2), RequestOnDemand("c5.xlarge", 2)) if len(view.holdings) < 20 else ()
+    return Decision(actions, "more", now_s + 300)
+
+
+@given(
+    budget=st.integers(600_000, 3_000_000),
+    drain_s=st.sampled_from([0, 120, 900, 3600, 7200]),
+    lost_from_s=st.none() | st.integers(0, 4000),
+    poll_s=st.integers(5, 30),
+)
+@with_settings(deadline=None, derandomize=True, max_examples=40)
+def test_a_budget_is_never_passed_however_long_the_end_takes(
+    budget: int, drain_s: int, lost_from_s: int | None, poll_s: int
+) -> None:
+    """With on-demand orders whose answer is lost, too: what they bought costs money that no account has. A service that
+    looks every `poll_s` sees the budget reached, and the end of draining, so much late."""
+    job = LoneJob(spot_and_on_demand, Guards(budget=budget), drain_s=drain_s)
+    try:
+        dry_run(job.plan, job.cloud, BEGIN_S)
+    except BudgetError:
+        assert budget < ON_DEMAND * (drain_s + 60) / 3600
+        return
+    job.cloud.is_answer_lost = True
+    job.after(0)
+    while job.service.state.closed is None:
+        if lost_from_s is not None and job.at_s >= BEGIN_S + lost_from_s and not job.of(Closing):
+            job.cloud.fails[ON_DEMAND_ZONE] = UnknownOutcomeError("answer lost")
+        else:
+            job.cloud.fails.clear()
+        job.after(poll_s)
+    assert job.engine.drain_by_s is not None
+    assert 0.5 * budget * 3600 / (3600 + drain_s) <= job.cloud.paid() <= budget
+    assert not job.cloud.running
 
 
 def test_no_machine_beyond_the_number_and_no_price_beyond_the_limit(setting: Setting) -> None:
