@@ -7,6 +7,7 @@ stay in order of acquisition.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 from bidbrain.accounts.ledger import Entry, EntryKind
 from bidbrain.billing import Ending, InstanceHour, Rules
@@ -111,7 +112,7 @@ class JobAccount:
         reliable: bool = False,
     ) -> Allocation:
         """On-demand machines, granted at once."""
-        number = RELIABLE_NUMBER if reliable else self._numbers
+        number = self._reliable_number() if reliable else self._numbers
         self._numbers += 0 if reliable else 1
         hour = InstanceHour(0, price, vcpus, vcpus_per_machine)
         allocation = Allocation(
@@ -122,6 +123,10 @@ class JobAccount:
         self.open.append(allocation)
         self._put(now_s, EntryKind.GRANT, allocation, price=price)
         return allocation
+
+    def _reliable_number(self) -> int:
+        """Reliable machines are numbered -1, -2 ...; a number that is free again is taken again."""
+        return next(n for n in count(RELIABLE_NUMBER, -1) if self.find(n) is None)
 
     def next_hour(self, now_s: int, allocation: Allocation, price: int) -> None:
         """The hour is over and the allocation goes on, at the price of this moment."""

@@ -54,12 +54,8 @@ def rebill(ledger: Ledger, history: History) -> Audit:
             (f"unknown rules {header.rules!r} (there are {known})",),
         )
     traffic = _traffic(ledger, differences)
-    ends = {entry.allocation: entry for entry in ledger.entries if entry.kind in ENDINGS}
     last_s = max((entry.at_s for entry in ledger.entries), default=header.start_s)
-    for grant in ledger.entries:
-        if grant.kind is not EntryKind.GRANT:
-            continue
-        end = ends.get(grant.allocation)
+    for grant, end in _lives(ledger):
         try:
             expected.update(_allocation_lines(header, history, grant, end, last_s, differences))
         except ValueError as error:
@@ -76,6 +72,20 @@ def rebill(ledger: Ledger, history: History) -> Audit:
     total = sum(line[3] * count for line, count in expected.items()) + sum(traffic.values())
     lines = sum(expected.values()) + len(traffic)
     return Audit(header.job, header.scheme, ledger.micro_usd, total, lines, tuple(differences))
+
+
+def _lives(ledger: Ledger) -> list[tuple[Entry, Entry | None]]:
+    """Each grant with its end. Numbers of reliable machines come again: an end belongs to the last grant before it."""
+    found: list[tuple[Entry, Entry | None]] = []
+    granted: dict[int | None, int] = {}
+    for entry in ledger.entries:
+        if entry.kind is EntryKind.GRANT:
+            granted[entry.allocation] = len(found)
+            found.append((entry, None))
+        elif entry.kind in ENDINGS and entry.allocation in granted:
+            at = granted.pop(entry.allocation)
+            found[at] = found[at][0], entry
+    return found
 
 
 def _traffic(ledger: Ledger, differences: list[str]) -> dict[str, int]:

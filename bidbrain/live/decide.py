@@ -203,8 +203,17 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     return nothing(why)
 
 
+def on_demand_size(vcpus: int, each: int, together: bool) -> tuple[int, int]:
+    """(vCPUs, allocations) of an order for on-demand instances of `each` vCPUs.
+
+    Where instances do not end together, each is an allocation of its own, and paid as a whole.
+    """
+    instances = -(-vcpus // each)
+    return (vcpus, 1) if together else (instances * each, instances)
+
+
 def allowed_on_demand(
-    step: BuyOnDemand, setting: Setting, state: JobState, guards: Guards, now_s: int
+    step: BuyOnDemand, setting: Setting, state: JobState, guards: Guards, now_s: int, together: bool
 ) -> Allowed:
     """How much of a purchase of on-demand instances may be made: all of it, or as many instances as fit.
 
@@ -221,11 +230,11 @@ def allowed_on_demand(
         if instances < wanted:
             why = f"guard max_machines: {state.instance_count} of {guards.max_machines}"
     while instances:
-        vcpus = step.vcpus if instances == wanted else instances * each
+        vcpus, parts = on_demand_size(min(step.vcpus, instances * each), each, together)
         extra = machine_seconds_micro_usd(price, vcpus, each, guards.hold_s)
         dear = affordable(guards, state.account, now_s, extra, _given_back(state))
         if dear is None:
-            return Allowed(vcpus, 1, price, why, bool(why))
+            return Allowed(vcpus, parts, price, why, bool(why))
         instances, why = instances // 2, dear
     return Allowed(0, 0, price, why, by_guard=True)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Cloud, Instance
-from bidbrain.live.decide import Measurements, allowed, allowed_on_demand, decide, view_of
+from bidbrain.live.decide import Measurements, allowed, allowed_on_demand, decide, on_demand_size, view_of
 from bidbrain.live.guards import of_new
 from bidbrain.live.job import JobPlan
 from bidbrain.live.journal import Answered, Buy, BuyOnDemand, Decided, Opened, Ordered, Passed
@@ -56,14 +56,17 @@ def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
     hour = reliable.hourly if plan.with_reliable else 0
     _check_budget(plan)
     if hour:
-        what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+        lot = on_demand_size(reliable.vcpus, reliable.vcpus_per_machine, cloud.together)
+        what = (state.orders, reliable.market, *lot, reliable.on_demand, now_s)
         _fill(state, Ordered(now_s, *what, reliable=True), reliable.on_demand)
     view = view_of(setting, state, quotes, Measurements(), plan.limits, 0.0)
     decided = decide(now_s, plan.policy, view, state, quotes, setting, cloud.together)
     state.apply(decided)
     prices = {offer.market: offer.price for offer in quotes.offers}
     purchases = [
-        _purchase(step, plan, state, prices) for step in decided.steps if isinstance(step, Buy | BuyOnDemand)
+        _purchase(step, plan, state, prices, cloud.together)
+        for step in decided.steps
+        if isinstance(step, Buy | BuyOnDemand)
     ]
     for bought in purchases:
         if isinstance(bought.step, Buy):
@@ -93,12 +96,14 @@ def _check_budget(plan: JobPlan) -> None:
         )
 
 
-def _purchase(step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: dict[Market, int]) -> Purchase:
+def _purchase(
+    step: Buy | BuyOnDemand, plan: JobPlan, state: JobState, prices: dict[Market, int], together: bool
+) -> Purchase:
     """The purchase that the service would make for this step; its records are applied to the state."""
     assert state.decided is not None
     now_s, reliable = state.decided.at_s, plan.setting.reliable
     if isinstance(step, BuyOnDemand):
-        may = allowed_on_demand(step, plan.setting, state, plan.limits, now_s)
+        may = allowed_on_demand(step, plan.setting, state, plan.limits, now_s, together)
         if may.parts:
             what = (state.orders, reliable.market, may.vcpus, may.parts, may.bid, now_s)
             _fill(state, Ordered(now_s, *what), reliable.on_demand)

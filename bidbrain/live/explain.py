@@ -142,9 +142,11 @@ def _answered(record: Answered, told: _Told) -> Iterator[ExplainedLine]:
     if ordered.reliable:
         what = "reliable machines"
     else:
+        parts = ordered.parts
         if record.order not in told.first:  # on demand: numbered when it is bought
-            told.number(record.order, 1, "on demand")
-        first, last = told.first[record.order], told.first[record.order] + ordered.parts - 1
+            parts = min(parts, got)
+            told.number(record.order, parts, "on demand")
+        first, last = told.first[record.order], told.first[record.order] + parts - 1
         what = f"allocation {first}" if first == last else f"allocations {first} to {last}"
     yield ExplainedLine(
         record.at_s, 1, f"got {got} of {ordered.market} at {usd(record.price):.4f} $/h ({what})"

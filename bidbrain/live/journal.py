@@ -104,7 +104,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class Ordered:
-    """A purchase under way, until `Answered`. due_s: when it may be placed."""
+    """A purchase under way, until `Answered`. parts: the allocations that it is to be. due_s: when it may be placed."""
 
     at_s: int
     order: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bidbrain.accounts.account import RELIABLE_NUMBER, Allocation, JobAccount
+from bidbrain.accounts.account import Allocation, JobAccount
 from bidbrain.accounts.carried import traffic_lines
 from bidbrain.accounts.evidence import LedgerRisk
 from bidbrain.accounts.ledger import Carriage, Entry, Header, Ledger
@@ -160,12 +160,8 @@ class JobState:
         self.heard |= ordered.due_s > ordered.at_s
         whole = len(instances) >= order.instances
         if order.on_demand:
-            if instances:
-                vcpus = order.vcpus if whole else len(instances) * order.vcpus_per_machine
-                what = (order.market, vcpus, order.vcpus_per_machine, record.price)
-                bought = self.account.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
-                self.instances[bought.number] = instances
-                self.had_reliable |= ordered.reliable
+            self._buy_on_demand(record, ordered, order)
+            self.had_reliable |= ordered.reliable and bool(instances)
             if pending.wanted_vcpus:
                 got_vcpus = len(instances) * order.vcpus_per_machine
                 self.replacing = self.replacing.bought(pending.wanted_vcpus, got_vcpus)
@@ -185,6 +181,19 @@ class JobState:
                 allocation.vcpus = len(share) * order.vcpus_per_machine
             self.account.grant(record.at_s, allocation, record.price)
             self.instances[number] = share
+
+    def _buy_on_demand(self, record: Answered, ordered: Ordered, order: Order) -> None:
+        """As one allocation, or each machine as one: where it ends on its own, its bill ends with it."""
+        each, instances = order.vcpus_per_machine, record.instances
+        if ordered.parts > 1:
+            lots = [(each, instances[i : i + 1]) for i in range(len(instances))]
+        else:
+            vcpus = order.vcpus if len(instances) >= order.instances else len(instances) * each
+            lots = [(vcpus, instances)] if instances else []
+        for vcpus, lot in lots:
+            what = (order.market, vcpus, each, record.price)
+            bought = self.account.buy_on_demand(record.at_s, *what, reliable=ordered.reliable)
+            self.instances[bought.number] = lot
 
     def _notice(self, record: Noticed) -> None:
         """Remember notices. A rebalance hint is in the ledger too: it says something about its pool."""
@@ -280,7 +289,7 @@ class JobState:
 
     @property
     def has_reliable(self) -> bool:
-        return self.account.find(RELIABLE_NUMBER) is not None
+        return any(allocation.number < 0 for allocation in self.account.open)
 
     def held(self) -> list[Allocation]:
         """Spot allocations that are granted, in order of acquisition."""

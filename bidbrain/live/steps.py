@@ -7,7 +7,7 @@ from collections.abc import Callable
 from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import Instance, MarketClosedError, RefusedError, UnknownOutcomeError
-from bidbrain.live.decide import allowed, allowed_on_demand
+from bidbrain.live.decide import allowed, allowed_on_demand, on_demand_size
 from bidbrain.live.held import HeldInstances
 from bidbrain.live.job import LiveJob
 from bidbrain.live.journal import (
@@ -93,7 +93,8 @@ class DecisionSteps:
                 due_s = at_s + plan.setting.bidding.grant_delay_s
                 self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
             case BuyOnDemand():
-                may = allowed_on_demand(step, plan.setting, state, plan.limits, at_s)
+                together = self._job.cloud.together
+                may = allowed_on_demand(step, plan.setting, state, plan.limits, at_s, together)
                 if not may.parts:
                     self._job.put(Passed(at_s, may.why))
                     return
@@ -136,7 +137,8 @@ class DecisionSteps:
         if not waiting and state.draining is not None:
             return True  # a job that ends buys none, and nothing else is bought that would need them
         if not waiting:
-            what = (state.orders, reliable.market, reliable.vcpus, 1, reliable.on_demand, now_s)
+            size = on_demand_size(reliable.vcpus, reliable.vcpus_per_machine, self._job.cloud.together)
+            what = (state.orders, reliable.market, *size, reliable.on_demand, now_s)
             self._job.put(Ordered(now_s, *what, reliable=True))
             waiting = list(state.pending.values())
         if not self.ask(waiting[0], now_s):

@@ -86,7 +86,7 @@ def test_machines_are_bought_where_they_are_cheaper(ec2: Ec2Layer, west: Ec2Laye
     west.full = {"us-west-2b"}
     assert ground.play(Memory()).finished
     assert grants(ground) == {
-        "c5.xlarge@on-demand": 1,  # at home
+        "c5.xlarge@on-demand": 2,  # at home
         "c5.xlarge@us-west-2a": 4,
         "c5.xlarge@us-east-1a": 2,
     }
@@ -129,7 +129,7 @@ def test_a_region_that_is_silent_for_a_while(ec2: Ec2Layer, west: Ec2Layer) -> N
     assert ground.play(log).finished
     assert ground.service is not None and ground.service.state.account.evictions == 2
     assert grants(ground) == {
-        "c5.xlarge@on-demand": 1,
+        "c5.xlarge@on-demand": 2,
         "c5.xlarge@us-west-2a": 4,  # three at first, one after the silence
         "c5.xlarge@us-east-1a": 4,
     }
@@ -168,7 +168,7 @@ def test_an_order_that_a_region_never_answers_holds_up_nothing_and_costs_nothing
     ground.events = {ground.start_s + 1500: lambda: ground.silence(False)}
     assert ground.play(log).finished
     (sold,) = west.bought.values()
-    assert grants(ground) == {"c5.xlarge@on-demand": 1, "c5.xlarge@us-east-1a": 6}
+    assert grants(ground) == {"c5.xlarge@on-demand": 2, "c5.xlarge@us-east-1a": 6}
     refused = [r for r in log.records if isinstance(r, Answered) and f"no answer for {GIVE_UP_S} s" in r.why]
     assert len(refused) == 1 and refused[0].at_s < ground.start_s + 600
     assert sorted(r.instance.instance_id for r in log.records if isinstance(r, Stray)) == sorted(sold)
