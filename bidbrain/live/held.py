@@ -42,9 +42,8 @@ class HeldInstances:
         state = self._job.state
         over = {number for number, last in ended.items() if last.at_s <= at_s and state.account.find(number)}
         if over:  # before the journal, so it is told at least once
-            self._job.trainer.lost(
-                at_s, tuple(m.instance_id for n in sorted(over) for m in state.instances[n])
-            )
+            gone = sorted(number for number in over if ended[number].ending is not Ending.JOB_END)
+            self._job.trainer.lost(at_s, tuple(m.instance_id for n in gone for m in state.instances[n]))
         for allocation in list(state.account.open):
             number = allocation.number
             if allocation.phase is Phase.REQUESTED:
@@ -72,6 +71,18 @@ class HeldInstances:
         taken = self.ended().items()
         ended = {n: last for n, last in taken if last.ending is Ending.EVICTED and last.at_s <= closing_s}
         self.record_until(closing_s - 1, ended)
+
+    def catch_up_until_released(self) -> None:
+        """Journal the ends of all instances that were given back at the job's end, and all that came before them."""
+        state, said = self._job.state, self.ended()
+        ended: dict[int, EndedInstance] = {}
+        for number, own in state.instances.items():
+            at_s, ending = max(state.released[each.instance_id] for each in own), Ending.JOB_END
+            if (first := said.get(number)) is not None:  # the cloud may have ended it before us
+                at_s = min(at_s, first.at_s)
+                ending = first.ending if first.ending is Ending.EVICTED else ending
+            ended[number] = EndedInstance(own[0].instance_id, at_s, ending)
+        self.record_until(max((each.at_s for each in ended.values()), default=0), ended)
 
     def record_until(self, hours_s: int, ended: dict[int, EndedInstance]) -> None:
         """Journal all of `ended`, which it empties, and the ends of hours until an instant, in the order of time."""

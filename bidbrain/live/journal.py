@@ -233,6 +233,15 @@ class Closing:
 
 
 @dataclass(frozen=True)
+class Released:
+    """The cloud took these instances back at the job's end. Until then they cost money, however late that is."""
+
+    at_s: int
+    instance_ids: tuple[str, ...]
+    kind: Literal["released"] = "released"
+
+
+@dataclass(frozen=True)
 class Closed:
     """The service holds no instances any more."""
 
@@ -243,7 +252,7 @@ class Closed:
 
 Record = (
     Opened | Decided | Ordered | Answered | Passed | Marked | Ended | HourPassed | Worked | Noticed | Stray
-    | Troubled | Draining | Closing | Closed
+    | Troubled | Draining | Closing | Released | Closed
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from bidbrain.live.journal import (
     Ordered,
     Passed,
     Record,
+    Released,
     Step,
     Stray,
     Troubled,
@@ -81,6 +82,7 @@ class JobState:
         self.draining: Draining | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
+        self.released: dict[str, int] = {}  # when the cloud took instances back at the job's end
         self.troubles: tuple[str, ...] = ()
         self.strays = 0
         self.orders = 0
@@ -128,6 +130,9 @@ class JobState:
                 self.draining = record
             case Closing():
                 self.closing = record
+            case Released(at_s, instance_ids):
+                for instance_id in instance_ids:
+                    self.released.setdefault(instance_id, at_s)
             case Closed(at_s, done_vcpu_s):
                 self.account.work(at_s, done_vcpu_s)
                 self.closed = record

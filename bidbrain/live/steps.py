@@ -23,6 +23,7 @@ from bidbrain.live.journal import (
     Marking,
     Ordered,
     Passed,
+    Released,
     Skip,
 )
 from bidbrain.live.state import Pending
@@ -45,14 +46,17 @@ class DecisionSteps:
         """Take the decision's remaining steps; False: an answer is missing, and the rest is done later."""
         state, decided = self._job.state, self._job.state.decided
         assert decided is not None
-        at_s = at_s if now_s - at_s <= LATE_S else now_s
+        begun_s = at_s = max(at_s if now_s - at_s <= LATE_S else now_s, state.last_s)
         while True:
-            at_s = max(at_s, self._job.state.last_s)
+            at_s = max(at_s, state.last_s)
+            # On a cloud what is given back takes its time to leave: that makes no purchase late.
+            known_s = at_s if self._job.cloud.together else begun_s
+            is_late = known_s - decided.at_s > LATE_S or state.draining is not None
             if waiting := self._to_be_asked(decided, at_s):
                 if not self.ask(waiting[0], at_s):
                     return False
             elif state.step is not None:
-                self._take_step(state.step, decided, at_s)
+                self._take_step(state.step, at_s, is_late=is_late)
             else:
                 return True
 
@@ -64,9 +68,8 @@ class DecisionSteps:
             return due
         return [each for each in due if each.order.on_demand]
 
-    def _take_step(self, step: Buy | BuyOnDemand | Mark, decided: Decided, at_s: int) -> None:
+    def _take_step(self, step: Buy | BuyOnDemand | Mark, at_s: int, *, is_late: bool) -> None:
         state, plan = self._job.state, self._job.plan
-        late = at_s - decided.at_s > LATE_S or state.draining is not None
         match step:
             case Mark(what, number):
                 allocation = state.account.find(number)
@@ -77,13 +80,14 @@ class DecisionSteps:
                     self._job.put(Passed(at_s, why, Skip.NOT_REPLACED))
                 elif what is Marking.RELEASE:
                     self._held.give_back(at_s, number)
-                    self._job.put(Ended(at_s, number, Ending.TERMINATED, step=True))
-                    self._held.tell(at_s)
+                    gone_s = at_s if self._job.cloud.together else max(at_s, self._job.time.now_s())
+                    self._job.put(Ended(gone_s, number, Ending.TERMINATED, step=True))
+                    self._held.tell(gone_s)
                 else:
                     self._job.put(Marked(at_s))
                     for notice in state.hour_end_notices(number) if what is Marking.LET_GO else ():
                         self._job.trainer.warn(at_s, notice)
-            case _ if late:
+            case _ if is_late:
                 self._job.put(Passed(at_s, "too late for a purchase that was decided before"))
             case Buy(market):
                 may = allowed(step, state, plan.limits, at_s)
@@ -188,9 +192,13 @@ class JobEnd:
         return True
 
     def _give_back(self, now_s: int, ids: tuple[str, ...]) -> None:
-        if ids:
-            self._job.trainer.leave(now_s, ids)
-            self._job.cloud.release(ids)
+        if not ids:
+            return
+        self._job.trainer.leave(now_s, ids)
+        self._job.cloud.release(ids)
+        new = tuple(each for each in ids if each not in self._job.state.released)
+        if new and not self._job.cloud.together:
+            self._job.put(Released(self._job.time.now_s(), new))
 
     def _give_back_strays(self) -> None:
         if strays := tuple(instance.instance_id for instance in self._job.cloud.held()):
@@ -199,7 +207,10 @@ class JobEnd:
     def _close(self, now_s: int, closing: Closing) -> None:
         """Book what came before the job's end, and the end."""
         state = self._job.state
-        self._held.catch_up(closing.at_s)
+        if self._job.cloud.together:
+            self._held.catch_up(closing.at_s)
+        else:
+            self._held.catch_up_until_released()
         for allocation in list(state.account.open):
             if allocation.phase is not Phase.REQUESTED:
                 end_s = max(closing.at_s, allocation.hour_start_s)

@@ -136,6 +136,7 @@ class Engine0:
         self.is_drained = False
         self.warned: list[str] = []
         self.lost_ids: list[str] = []
+        self.leaving: Callable[[], None] = lambda: None  # what happens while machines leave
 
     def report(self, now_s: int) -> TrainerReport:
         return TrainerReport(self.done_vcpu_s, self.finished_s, self.is_drained)
@@ -150,7 +151,7 @@ class Engine0:
         self.lost_ids += instance_ids
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        pass
+        self.leaving()
 
     def drain(self, now_s: int, deadline_s: int) -> None:
         self.drain_by_s = deadline_s

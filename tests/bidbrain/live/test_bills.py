@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from bidbrain.accounts.ledger import EntryKind, Ledger, lines_of
 from bidbrain.accounts.rebill import rebill
 from bidbrain.billing import Ending
-from bidbrain.history.prices import History
-from bidbrain.live.cloud import Instance
+from bidbrain.history.prices import History, Steps
+from bidbrain.live.cloud import Instance, UnknownOutcomeError
 from bidbrain.live.explain import explain
 from bidbrain.live.journal import Answered, Closed, Closing, Ended, Opened, Ordered
 from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S
-from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, LoneJob, lone_setting
+from bidbrain.policy.base import Decision, GiveBack, MarketView, Request
+from tests.bidbrain.live.lone_cloud import BEGIN_S, LARGE, ON_DEMAND, SMALL, SPOT, LoneJob, lone_setting
 
+NO_ANSWER = UnknownOutcomeError("AWS answers RequestLimitExceeded")
 NO_HISTORY = History({}, BEGIN_S)
 
 
@@ -27,11 +31,21 @@ def checked(job: LoneJob) -> Ledger:
     return ledger
 
 
-def finish(job: LoneJob, after_s: int) -> Ledger:
+def checked_on_spot(job: LoneJob) -> Ledger:
+    """As `checked`, with the price of the spot machines, which stays."""
+    steps = {market: Steps.from_rows([0], [SPOT]) for market in job.setting.markets}
+    ledger = job.service.state.ledger()
+    differences = rebill(ledger, History(steps, 1 << 40)).differences
+    assert not [each for each in differences if "but its bid" not in each]
+    assert [each.at_s for each in ledger.entries] == sorted(each.at_s for each in ledger.entries)
+    return ledger
+
+
+def finish(job: LoneJob, after_s: int, check: Callable[[LoneJob], Ledger] = checked) -> Ledger:
     job.at_s += after_s
     job.engine.finished_s = job.at_s
     job.after(0)
-    return checked(job)
+    return check(job)
 
 
 def test_an_on_demand_machine_that_ends_alone_is_billed_until_its_own_end() -> None:
@@ -59,6 +73,73 @@ def test_reliable_machines_that_come_again_take_a_free_number() -> None:
     grants = [entry.allocation for entry in ledger.entries if entry.kind is EntryKind.GRANT]
     assert grants == [-1, -2, -1, -2]
     assert ledger.micro_usd == pytest.approx(4 * ON_DEMAND / 6, abs=4)
+
+
+def spot_too(now_s: int, view: MarketView) -> Decision:
+    actions = () if view.holdings else (Request(SMALL, 1, ON_DEMAND, 2),)
+    return Decision(actions, "two", now_s + 300)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("late_s", [0, 600, 3000, 9000])
+def test_machines_are_billed_until_the_cloud_took_them_back(late_s: int, is_restarted: bool) -> None:
+    job = LoneJob(spot_too)
+    job.after(0)
+    job.at_s += 600
+    job.engine.finished_s = job.at_s
+    if late_s:
+        job.cloud.fails["release"] = NO_ANSWER
+        job.after(0)
+        job.after(300, times=late_s // 300)
+    job.cloud.fails = {"price": NO_ANSWER, "ended": NO_ANSWER}
+    job.after(0)
+    assert not job.cloud.running, "the bill comes later, and is the same"
+    if is_restarted:
+        job.restarted()
+    job.after(1000)
+    job.cloud.fails.clear()
+    job.after(10)
+    ledger = checked_on_spot(job)
+    assert [each.at_s for each in job.of(Ended)] == [BEGIN_S + 600 + late_s] * 3
+    assert ledger.micro_usd == pytest.approx(job.cloud.paid(), abs=5)
+
+
+def test_what_a_decision_gives_back_is_billed_until_it_has_left() -> None:
+    """Each takes 50 s to leave; a purchase that the same decision names after them is no later for that."""
+
+    def swap(now_s: int, view: MarketView) -> Decision:
+        own = [each.number for each in view.holdings if each.market == SMALL]
+        if not own:
+            return Decision((Request(SMALL, 1, ON_DEMAND, 3),), "three", now_s + 600)
+        return Decision((*map(GiveBack, own), Request(LARGE, 1, ON_DEMAND)), "swap", now_s + 600)
+
+    job = LoneJob(swap)
+    job.after(0)
+    job.engine.leaving = lambda: setattr(job, "at_s", job.at_s + 50)
+    job.after(600)
+    assert [each.at_s - BEGIN_S for each in job.of(Ended)] == [650, 700, 750]
+    assert job.cloud.zones().count("us-east-1a") == 1
+    ledger = finish(job, 1000, check=checked_on_spot)
+    assert ledger.micro_usd == pytest.approx(job.cloud.paid(), abs=5)
+
+
+def test_what_the_cloud_took_before_us_is_billed_until_then() -> None:
+    job = LoneJob(spot_too)
+    job.after(0)
+    job.at_s += 2 * HOUR_S
+    job.engine.finished_s = job.at_s
+    job.cloud.fails["release"] = NO_ANSWER
+    job.after(0)
+    job.after(100)
+    job.cloud.end("job-1-0", Ending.EVICTED)
+    job.cloud.end("job-1-1", Ending.TERMINATED)
+    job.after(500)
+    job.cloud.fails.clear()
+    job.after(10)
+    ledger = checked_on_spot(job)
+    ends = {each.number: (each.at_s - BEGIN_S - 2 * HOUR_S, each.ending) for each in job.of(Ended)}
+    assert ends == {0: (100, Ending.EVICTED), 1: (100, Ending.JOB_END), -1: (610, Ending.JOB_END)}
+    assert ledger.micro_usd == pytest.approx(job.cloud.paid(), abs=5)
 
 
 def test_a_journal_from_before_bills_its_on_demand_machines_as_one() -> None:
