@@ -51,7 +51,8 @@ class JobAccount:
     """Open allocations, vCPU seconds held and refunded, and the ledger's entries so far.
 
     carried: micro-dollars of traffic so far, which has entries in the ledger only. ordered: on-demand machines that may
-    have been bought, by a number that their buyer gives them: since when, and what an hour of them costs.
+    have been bought, by a number that their buyer gives them: since when, and what an hour of them costs. least_s: the
+    least seconds that an on-demand machine is billed.
     """
 
     rules: Rules
@@ -63,6 +64,7 @@ class JobAccount:
     on_demand_vcpu_s: int = 0
     carried: int = 0
     ordered: dict[int, tuple[int, InstanceHour]] = field(default_factory=dict)
+    least_s: int = 0
     _numbers: int = 0
 
     def find(self, number: int) -> Allocation | None:
@@ -153,11 +155,7 @@ class JobAccount:
         self._put(now_s, ENDING_KIND[ending], allocation, hour=hour.number)
         if allocation.on_demand:
             self.on_demand_vcpu_s += allocation.vcpus * used_s
-            self._money(
-                now_s,
-                allocation,
-                machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s),
-            )
+            self._money(now_s, allocation, self.on_demand_cost(hour, used_s))
         else:
             self.spot_vcpu_s += allocation.vcpus * used_s
             self.evictions += ending is Ending.EVICTED
@@ -165,6 +163,11 @@ class JobAccount:
                 self.free_vcpu_s += allocation.vcpus * used_s
             self._money(now_s, allocation, self.rules.closes(hour, used_s, ending))
         self.open.remove(allocation)
+
+    def on_demand_cost(self, hour: InstanceHour, used_s: int) -> int:
+        """Micro-dollars for so many seconds of on-demand machines."""
+        size = (hour.price, hour.vcpus, hour.vcpus_per_machine)
+        return machine_seconds_micro_usd(*size, max(used_s, self.least_s))
 
     def hint(self, now_s: int, allocation: Allocation) -> None:
         """The cloud said that a machine of the allocation is at risk."""

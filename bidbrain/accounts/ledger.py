@@ -81,7 +81,10 @@ class Carriage:
 
 @dataclass(frozen=True)
 class Header:
-    """The facts that a bill needs beside prices. types: (on-demand micro-dollars/h, vCPUs) by machine type."""
+    """The facts that a bill needs beside prices. types: (on-demand micro-dollars/h, vCPUs) by machine type.
+
+    least_s: the least seconds that a machine which is bought on demand is billed.
+    """
 
     job: str
     scheme: str
@@ -93,6 +96,7 @@ class Header:
     cap_vcpus: int = 0
     evictions: EvictionCause = EvictionCause.PRICE
     traffic: Carriage | None = None  # None: it is not billed
+    least_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ def _header_line(header: Header) -> dict[str, Any]:
         "cap_vcpus": header.cap_vcpus,
         "evictions": header.evictions.value,
     }
+    if header.least_s:
+        line["on_demand_least_s"] = header.least_s
     if header.traffic is not None:
         rates = [[show_instant(at_s), gb_per_h] for at_s, gb_per_h in header.traffic.rates]
         line["traffic"] = asdict(header.traffic) | {"rates": rates}
@@ -239,6 +245,7 @@ def _parse_header(line: dict[str, Any]) -> Header:
         int(line.get("cap_vcpus", 0)),
         EvictionCause(line.get("evictions", "price")),
         _parse_carriage(line["traffic"]) if "traffic" in line else None,
+        int(line.get("on_demand_least_s", 0)),
     )
 
 

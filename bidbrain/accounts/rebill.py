@@ -132,7 +132,8 @@ def _allocation_lines(
         if end is None:
             return []
         price = header.on_demand[kind]
-        amount = machine_seconds_micro_usd(price, grant.vcpus, vcpus_per_machine, end_s - grant.at_s)
+        used_s = max(end_s - grant.at_s, header.least_s)
+        amount = machine_seconds_micro_usd(price, grant.vcpus, vcpus_per_machine, used_s)
         return [(end_s, grant.allocation, 0, amount)] if amount else []
     if grant.market not in history.steps:
         raise ValueError(f"{grant.market} is not in the history")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bidbrain.accounts.account import Allocation, JobAccount
 from bidbrain.billing import Ending, InstanceHour, Rules
-from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
+from bidbrain.money import HOUR_S, show_usd
 from bidbrain.policy.base import Phase
 
 
@@ -42,24 +42,22 @@ def spent(account: JobAccount) -> int:
 
 def exposure(account: JobAccount, now_s: int, until_s: int) -> int:
     """The bill if all open allocations and orders are held until `until_s` and then terminated."""
-    held = sum(to_come(account.rules, each, now_s, until_s) for each in account.open)
+    held = sum(to_come(account, each, now_s, until_s) for each in account.open)
     return spent(account) + held + ordered(account, until_s)
 
 
 def ordered(account: JobAccount, until_s: int) -> int:
     """The most that on-demand orders without an answer add to the bill by then: they may have bought at once."""
     return sum(
-        machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, max(0, until_s - since_s))
-        for since_s, hour in account.ordered.values()
+        account.on_demand_cost(hour, max(0, until_s - since_s)) for since_s, hour in account.ordered.values()
     )
 
 
-def to_come(rules: Rules, allocation: Allocation, now_s: int, until_s: int) -> int:
+def to_come(account: JobAccount, allocation: Allocation, now_s: int, until_s: int) -> int:
     """The most that an allocation still adds to the bill by then."""
-    hour = allocation.hour
+    rules, hour = account.rules, allocation.hour
     if allocation.on_demand:
-        used_s = until_s - allocation.hour_start_s
-        return machine_seconds_micro_usd(hour.price, hour.vcpus, hour.vcpus_per_machine, used_s)
+        return account.on_demand_cost(hour, until_s - allocation.hour_start_s)
     size = (allocation.vcpus, allocation.vcpus_per_machine, allocation.bid)
     if allocation.phase is Phase.REQUESTED:
         return of_new(rules, *size, until_s - min(now_s, allocation.grant_s))
@@ -107,7 +105,7 @@ def affordable(
     until_s, soon_s = now_s + guards.hold_s, now_s + min(guards.hold_s, guards.reserve_s)
     amount = spent(account) + ordered(account, until_s) + extra
     for each in account.open:
-        amount += to_come(account.rules, each, now_s, soon_s if each.number in leaving else until_s)
+        amount += to_come(account, each, now_s, soon_s if each.number in leaving else until_s)
     if amount <= guards.budget:
         return None
     return f"guard budget: {show_usd(amount)} $ with it, the budget is {show_usd(guards.budget)} $"

@@ -78,11 +78,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class Opened:
-    """The first line: the job, and the scheme that decides for it."""
+    """The first line: the job, and the scheme that decides for it. least_s: that an on-demand machine is billed."""
 
     job: str
     scheme: str
     start_s: int
+    least_s: int = 0
     kind: Literal["opened"] = "opened"
 
 

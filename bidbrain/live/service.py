@@ -11,6 +11,7 @@ orders come due, the policy decides. Events between two polls are processed chro
 
 from __future__ import annotations
 
+from bidbrain.billing.per_second import MINIMUM_S
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
     Cloud,
@@ -76,7 +77,8 @@ class Service:
     def run(self) -> Closing:
         """Run to the job's end. Raises CloudError (credentials), PolicyError; instances stay for the next service."""
         if self.state.opened is None:
-            self._job.put(Opened(self._job.plan.name, self._job.plan.scheme, self._job.plan.start_s))
+            plan, least_s = self._job.plan, 0 if self._job.cloud.together else MINIMUM_S
+            self._job.put(Opened(plan.name, plan.scheme, plan.start_s, least_s))
         self._held.tell(self._job.time.now_s())
         while self.state.closed is None:
             self.step()

@@ -99,6 +99,7 @@ class JobState:
         match record:
             case Opened():
                 self.opened, self.heard = record, True
+                self.account.least_s = record.least_s
             case Decided():
                 self.decided, self.cursor, self.heard = record, 0, False
                 self.replacing = Replacing()
@@ -351,6 +352,7 @@ class JobState:
     def _top(self) -> Header:
         assert self.opened is not None
         top = header(self._setting, self.opened.scheme, self.opened.start_s, self.opened.job)
+        top = replace(top, least_s=self.opened.least_s)
         routes = self._setting.routes
         if routes is None or not self._traffic:
             return replace(top, traffic=None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bidbrain.billing import Ending
+from bidbrain.billing.per_second import MINIMUM_S
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.live.cloud import CloudError, EndedInstance, Instance, InstanceNotice, Order, Quotes
@@ -185,7 +186,7 @@ class LoneJob:
         what = ("job", "test", self.setting, Policy(answers), BEGIN_S, True)
         self.plan = JobPlan(*what, guards or Guards(), drain_s)
         self.service = self.restarted()
-        self.put(Opened("job", "test", BEGIN_S))
+        self.put(Opened("job", "test", BEGIN_S, MINIMUM_S))
 
     def now_s(self) -> int:
         return self.at_s

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from bidbrain.accounts.ledger import EntryKind, Ledger, lines_of
+from bidbrain.accounts.ledger import EntryKind, Ledger, lines_of, read_ledgers, write_ledgers
 from bidbrain.accounts.rebill import rebill
 from bidbrain.billing import Ending
 from bidbrain.history.prices import History, Steps
@@ -60,6 +61,28 @@ def test_an_on_demand_machine_that_ends_alone_is_billed_until_its_own_end() -> N
     assert ledger.micro_usd == 10 * ON_DEMAND + round(ON_DEMAND / 60)
     told = [str(line) for line in explain(job.log.records)]
     assert any("on demand, allocation -1" in line for line in told)
+
+
+@pytest.mark.parametrize("lived_s", [0, 30, 59, 60, 61])
+def test_an_on_demand_machine_is_billed_a_minute_at_least(lived_s: int, tmp_path: Path) -> None:
+    job = LoneJob()
+    job.after(0)
+    ledger = finish(job, lived_s)
+    assert ledger.micro_usd == round(ON_DEMAND * max(60, lived_s) / HOUR_S)
+    write_ledgers(tmp_path / "ledger.jsonl", [ledger])
+    assert list(read_ledgers(tmp_path / "ledger.jsonl")) == [ledger]
+
+
+def test_a_service_opens_a_cloud_with_that_minute_and_a_played_market_without() -> None:
+    job = LoneJob()
+    job.log.records = ()
+    job.restarted()
+    job.engine.finished_s = BEGIN_S
+    job.service.run()
+    assert [each.least_s for each in job.of(Opened)] == [60]
+    job.log.records, job.cloud.together = (), True
+    job.restarted().run()
+    assert [each.least_s for each in job.of(Opened)] == [0]
 
 
 def test_reliable_machines_that_come_again_take_a_free_number() -> None:
