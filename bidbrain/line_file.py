@@ -1,4 +1,4 @@
-"""A file of lines that outlives its writer: each line is on disk before `append` returns, and a half line is removed.
+"""A file of lines that outlives its writer: each line is on disk before `append` returns, or not in the file at all.
 
 A lock (flock) admits one writer at a time; the kernel drops it when the process ends. In a file of records a line is
 one record as JSON, of a kind that a pydantic adapter reads.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -27,10 +28,14 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.lines = self._whole()
+            self._length = len(self.lines)
+            if is_new:
+                _sync_folder(path.parent)
         except OSError:
             self.close()
             raise
@@ -45,11 +50,27 @@ class LineFile:
         return data[:whole]
 
     def append(self, line: bytes) -> None:
-        """Add a line, which brings its line end."""
+        """Add a line, which brings its line end. Raises OSError; then the file is as it was.
+
+        Whoever goes on after an error, as on a disk that is full for a while, adds whole lines to whole lines.
+        """
+        self._cut()  # of an append that failed, if it could not be done then
         data = memoryview(line)
-        while data:
-            data = data[os.write(self._file, data) :]
-        os.fsync(self._file)
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+        except OSError:
+            with suppress(OSError):
+                self._cut()
+            raise
+        self._length += len(line)
+
+    def _cut(self) -> None:
+        """Take back what was written beyond the last whole line."""
+        if os.fstat(self._file).st_size > self._length:
+            os.ftruncate(self._file, self._length)
+            os.fsync(self._file)
 
     def close(self) -> None:
         """Close it; the second time does nothing."""
@@ -62,6 +83,15 @@ class LineFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the folder's entry of a new file on disk."""
+    entry = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(entry)
+    finally:
+        os.close(entry)
 
 
 @dataclass(frozen=True)
