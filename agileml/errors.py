@@ -7,8 +7,9 @@ from typing import ClassVar
 HEAD_LOST_CODE = 5
 STATE_LOST_CODE = 6
 CONTROLLER_LOST_CODE = 7
+CHECKPOINTS_UNREAD_CODE = 8
 # The exit codes of ends that a restart from the newest checkpoint cures.
-RESTARTED_CODES = frozenset({HEAD_LOST_CODE, STATE_LOST_CODE, CONTROLLER_LOST_CODE})
+RESTARTED_CODES = frozenset({HEAD_LOST_CODE, STATE_LOST_CODE, CONTROLLER_LOST_CODE, CHECKPOINTS_UNREAD_CODE})
 
 
 class RunError(Exception):
@@ -37,3 +38,9 @@ class ControllerLostError(RunError):
     """The controller has died, and Ray does not bring up another: its host is starved, or kills each one."""
 
     exit_code = CONTROLLER_LOST_CODE
+
+
+class CheckpointsUnreadError(RunError):
+    """The checkpoints that the run needs cannot be read just now: without them it would begin at its start."""
+
+    exit_code = CHECKPOINTS_UNREAD_CODE

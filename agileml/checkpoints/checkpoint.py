@@ -145,8 +145,9 @@ def write_manifest(store: CheckpointStore, manifest: Manifest) -> None:
 def prune(store: CheckpointStore, keep: int) -> list[CutId]:
     """Keep the `keep` newest whole checkpoints; delete older ones, and unfinished and damaged ones among them.
 
-    Checkpoints newer than the newest whole one stay, so nothing is deleted when none is whole. A manifest goes before
-    its parts. Returns the deleted checkpoints. Raises StoreError.
+    Checkpoints newer than the newest whole one stay, so nothing is deleted when none is whole. So do whole ones of a
+    later clock: the run did not start from them, and they hold more work than all that it has done since. A manifest
+    goes before its parts. Returns the deleted checkpoints. Raises StoreError.
     """
     assert keep >= 1
     files = _checkpoints(store)
@@ -154,7 +155,8 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
     whole = [one.name for one in found if one.condition is Condition.WHOLE]
     if not whole:
         return []
-    doomed = [name for name in files if name < whole[0] and name not in whole[:keep]]
+    kept = {*whole[:keep], *(name for name in whole if name.clock > whole[0].clock)}
+    doomed = [name for name in files if name < whole[0] and name not in kept]
     for name in sorted(doomed):
         for file in sorted(files[name], key=lambda file: (not file.endswith(MANIFEST), file)):
             store.delete(file)

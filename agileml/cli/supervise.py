@@ -38,6 +38,7 @@ def supervise(
 
     Raises BadParameter, FolderError, ConfigError.
     """
+    from agileml.checkpoints.errors import CheckpointError
     from agileml.config.market import CloudMarketConfig
     from agileml.session.supervisor import Supervisor
 
@@ -51,7 +52,15 @@ def supervise(
 
     base = Path.cwd()
     command = [sys.executable, "-m", "agileml.cli", *options, "--out", str(out), SUPERVISED]
-    code = Supervisor(command, out, lambda: _newest_clock(places, base), say).run(most)
+
+    def newest_clock() -> int | None:
+        try:
+            return _newest_clock(places, base)
+        except CheckpointError as error:
+            say(str(error))
+            return None
+
+    code = Supervisor(command, out, newest_clock, say).run(most)
     if code == BAD_INPUT and is_new:
         _forget(out)
     elif isinstance(job.market, CloudMarketConfig) and not _is_over(out):
@@ -104,21 +113,15 @@ def _forget(out: Path) -> None:
 
 
 def _newest_clock(places: Sequence[str | None], base: Path) -> int:
-    """The clock of the newest whole checkpoint at the first place that has one; 0 without one.
+    """The clock of the newest whole checkpoint at the first place that has one; 0 if no place has any.
 
-    base: where relative places begin.
+    base: where relative places begin. Raises StoreError: a place cannot be read, so nobody knows what it has.
     """
     from agileml.checkpoints.checkpoint import newest
-    from agileml.checkpoints.errors import CheckpointError
     from agileml.checkpoints.opening import open_store
 
     for place in (place for place in places if place is not None):
-        try:
-            manifest = newest(open_store(place, base), lambda problem: None)
-        except CheckpointError as error:
-            typer.echo(f"proteus: {error}", err=True)
-            continue
-        if manifest is not None:
+        if (manifest := newest(open_store(place, base), lambda problem: None)) is not None:
             return manifest.name.clock
     return 0
 
@@ -129,12 +132,13 @@ def _newest_clock(places: Sequence[str | None], base: Path) -> int:
 def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_optimizer: bool = False) -> int:
     """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
 
-    Its end is the end of the run, unless a restart cures it: the head has died, the controller for good, or all
-    reliable machines have.
+    Its end is the end of the run, unless a restart cures it: the head has died, the controller for good, all reliable
+    machines have, or a restart cannot read the checkpoints.
     Raises what `run_job` raises.
     """
+    from agileml.checkpoints.errors import StoreError
     from agileml.cluster.errors import ClusterError
-    from agileml.errors import HEAD_LOST_CODE, RESTARTED_CODES
+    from agileml.errors import CHECKPOINTS_UNREAD_CODE, HEAD_LOST_CODE, RESTARTED_CODES
     from agileml.runs.folder import RunFolder
     from agileml.runs.supervision import SUPERVISION, read_supervision
     from agileml.session import run_job
@@ -145,10 +149,10 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     assert job.checkpoint is not None
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     restart = _restart(out)
-    if restart is not None and _newest_clock([job.checkpoint.path], Path.cwd()):
-        resume = job.checkpoint.path
     code = None
     try:
+        if restart is not None:
+            resume, restart = _continued(restart, out, job.checkpoint.path, resume)
         code = run_job(
             job,
             name=name,
@@ -162,12 +166,51 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
             raise
         typer.echo(f"proteus: {error}", err=True)
         code = HEAD_LOST_CODE  # it may come back
+    except StoreError as error:
+        if restart is None:
+            raise
+        typer.echo(f"proteus: {error}", err=True)
+        code = CHECKPOINTS_UNREAD_CODE  # they may be read a minute later
     finally:
         if code not in RESTARTED_CODES:
             record = read_supervision(out)
             assert record is not None
             RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
     return code
+
+
+def _continued(restart: Restart, out: Path, place: str, resume: str | None) -> tuple[str | None, Restart]:
+    """The checkpoints that a restart begins from (None: from the start of the run), and the restart with their clock.
+
+    place: of the run's own checkpoints. resume: the place that the run began from. Raises StoreError: they cannot be
+    read, or are not there though the run has written some, as where a file system is not mounted yet.
+    """
+    from agileml.checkpoints.errors import NotThereError
+    from agileml.session.restarts import missing_clock
+
+    base = Path.cwd()
+    if clock := _newest_clock([place], base):
+        return place, replace(restart, clock=clock)
+    if (missing := missing_clock(restart, _saved_clock(out), resume)) is not None:
+        raise NotThereError(
+            f"{place} holds no whole checkpoint, expected that of clock {missing}, which the run has written; "
+            "--overwrite begins anew"
+        )
+    return resume, replace(restart, clock=_newest_clock([resume], base))
+
+
+def _saved_clock(out: Path) -> int | None:
+    """The clock of the newest checkpoint in the log of a run; None without one. Raises FolderError."""
+    from agileml.events.run import CheckpointSaved
+    from agileml.events.schema import SchemaError
+    from agileml.runs.event_log import EVENTS, read_backwards
+    from agileml.runs.folder import FolderError
+
+    try:
+        events = (each.event for each in read_backwards(out / EVENTS))
+        return next((event.clock for event in events if isinstance(event, CheckpointSaved)), None)
+    except SchemaError as error:
+        raise FolderError(str(error)) from None
 
 
 def _restart(out: Path) -> Restart | None:

@@ -21,7 +21,7 @@ from agileml.core.protocol.commands import Finished, Happened
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
-from agileml.driver.failures import Death, Failures, cause_of, last_line
+from agileml.driver.failures import Death, Failures, begin_error, cause_of, last_line
 from agileml.driver.started_actor import StartedActor
 from agileml.driver.startup import Startup, logs_folder
 from agileml.errors import ControllerLostError, RunError
@@ -307,7 +307,7 @@ class ActorGroup:
             except ray.exceptions.ActorDiedError as error:
                 raise ControllerLostError(f"Ray starts no other controller: {error}") from error
             except ray.exceptions.RayTaskError as error:
-                raise RunError(f"the controller cannot start again: {error}") from error
+                raise begin_error("the controller cannot start again", error) from error
         self._head_address = address
         for actor in self._actors.values():
             if actor.address is None:

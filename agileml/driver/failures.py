@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agileml.checkpoints.errors import StoreError
+from agileml.core.protocol.commands import Halt, HaltKind
+from agileml.errors import CheckpointsUnreadError, RunError, StateLostError
+
 
 @dataclass(frozen=True)
 class Death:
@@ -67,6 +71,27 @@ class Failures:
         """`reason` with the death, if any, that most likely led to it."""
         deaths = [*self.counted, *self._open.values()]
         return f"{reason}; before that {deaths[-1]}" if deaths else reason
+
+
+def halt_error(halt: Halt, failures: Failures) -> RunError:
+    """The error that ends a run whose controller has stopped."""
+    match halt.kind:
+        case HaltKind.USER_CODE:
+            return RunError(halt.reason, halt.trace)
+        case HaltKind.UNREAD:
+            return CheckpointsUnreadError(halt.reason)
+        case HaltKind.LOST:
+            return StateLostError(failures.blamed(halt.reason), halt.trace)
+    return RunError(failures.blamed(halt.reason), halt.trace)
+
+
+def begin_error(what: str, error: Exception) -> RunError:
+    """The error of a controller that cannot begin. what: the beginning of its sentence. error: what Ray raised.
+
+    Ray's error is also of the class that the process raised.
+    """
+    kind = CheckpointsUnreadError if isinstance(error, StoreError) else RunError
+    return kind(f"{what}: {error}")
 
 
 def cause_of(said: str) -> str:

@@ -8,15 +8,16 @@ from agileml.cluster.fleet import Appeared, Fleet, Watcher
 from agileml.config.job import JobConfig
 from agileml.core.compute.spans import Spans
 from agileml.core.node.time_spent import DOING
-from agileml.core.protocol.commands import Finished, Halt, HaltKind, Happened
+from agileml.core.protocol.commands import Finished, HaltKind, Happened
 from agileml.core.protocol.plan import Strike
 from agileml.driver.actor_group import ActorGroup
 from agileml.driver.best_model import BestModel
+from agileml.driver.failures import halt_error
 from agileml.driver.last_spans import complete
 from agileml.driver.startup import TOLD_TO_STOP, Startup, logs_folder
 from agileml.driver.stop_signal import StopSignal
 from agileml.driver.work_table import WorkTable
-from agileml.errors import RunError, StateLostError
+from agileml.errors import RunError
 from agileml.events.run import (
     BytesSent,
     CheckpointFailed,
@@ -151,7 +152,7 @@ class RunLoop:
             self._show(state)
             self._heed_stop(state)
             if state.halted is not None and state.halted.kind is not HaltKind.REPLACED:
-                raise self._halted(state.halted)
+                raise halt_error(state.halted, self._group.failures)
             if state.finished is not None:
                 self._complete_trace()
                 self._log_bytes(state)
@@ -182,13 +183,6 @@ class RunLoop:
             self._folder.events.write(died)
         if failures.is_too_many:
             raise RunError(failures.verdict())
-
-    def _halted(self, halt: Halt) -> RunError:
-        """The error that ends a run whose controller has stopped."""
-        if halt.kind is HaltKind.USER_CODE:
-            return RunError(halt.reason, halt.trace)
-        kind = StateLostError if halt.kind is HaltKind.LOST else RunError
-        return kind(self._group.failures.blamed(halt.reason), halt.trace)
 
     def _heed_stop(self, state: HeadState) -> None:
         stop = self._stop_signal.taken()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agileml.driver.failures import begin_error
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
 
@@ -76,7 +77,7 @@ class Startup:
         try:
             return ray.get(reference)
         except ray.exceptions.RayError as error:
-            raise RunError(f"{what} cannot start: {error}") from error
+            raise begin_error(f"{what} cannot start", error) from error
 
 
 def newest_output(folder: Path | None, since_unix_s: float) -> list[str]:

@@ -11,7 +11,15 @@ from collections.abc import Callable
 
 from agileml.application import Application, Array, Update
 from agileml.checkpoints import checkpoint
-from agileml.checkpoints.checkpoint import CheckpointError, CheckpointStore, Identity, Manifest, PartInfo
+from agileml.checkpoints.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    Identity,
+    Manifest,
+    NotThereError,
+    PartInfo,
+    StoreError,
+)
 from agileml.core.compute.contract import initial_values
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart, Seal
@@ -159,14 +167,16 @@ def _sentence(error: Exception) -> str:
 def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint at the place that `resume` names; None when the run starts anew.
 
-    Raises CheckpointError: there is none, it belongs to another run, or its clock is beyond the end of this run.
+    Raises StoreError: there is none, or the place cannot be read. CheckpointError: it belongs to another run, or its
+    clock is beyond the end of this run.
     """
     if spec.resume is None:
+        _check_start(spec, report)
         return None
     store = spec.stores()[-1]
     manifest = checkpoint.newest(store, report, checkpoint.Check.CHECKSUMS)
     if manifest is None:
-        raise CheckpointError(f"{store.where} holds no whole checkpoint, expected one to resume from")
+        raise NotThereError(f"{store.where} holds no whole checkpoint, expected one to resume from")
     if problems := checkpoint.check_identity(
         manifest, identity, may_change_optimizer=spec.may_change_optimizer
     ):
@@ -176,6 +186,21 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
             f"{store.where} is at clock {manifest.name.clock}, expected at most clocks = {job.clocks}"
         )
     return _checkpoint(store, manifest, job)
+
+
+def _check_start(spec: RunSpec, report: Callable[[str], None]) -> None:
+    """Check that a run which begins again at its start has no checkpoint. Raises StoreError.
+
+    A folder that was mounted a moment too late looked empty when the restart was decided. Another restart finds it.
+    """
+    if not spec.restarts or spec.config.checkpoint is None:
+        return
+    store = spec.stores()[0]
+    if (manifest := checkpoint.newest(store, report)) is not None:
+        raise StoreError(
+            f"{store.where} holds a checkpoint of clock {manifest.name.clock}, expected none: the run had found none "
+            "when it began again"
+        )
 
 
 def saved_before(

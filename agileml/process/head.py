@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from agileml.application import Array
@@ -39,7 +39,7 @@ from agileml.core.protocol.inputs import (
     Superseded,
     Tick,
 )
-from agileml.core.protocol.messages import CONTROLLER
+from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
 from agileml.events.run import StepsLogged, Warned
@@ -50,7 +50,16 @@ from agileml.net.outbox import Done, Outbox
 from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed, saved_before
 from agileml.process.measurement.tracing import Ping, Pong
 from agileml.process.record_store import RecordStore
-from agileml.process.run_transport import KINDS, Peers, Usage, Worked, measured, open_transport, run_codec
+from agileml.process.run_transport import (
+    KINDS,
+    Peers,
+    Unread,
+    Usage,
+    Worked,
+    measured,
+    open_transport,
+    run_codec,
+)
 from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 
@@ -270,6 +279,8 @@ class Head:
                     elif isinstance(message, Spans):
                         with self._lock:
                             self._spans.append((event.sender, message))
+                    elif isinstance(message, Unread):
+                        self._unread(event.sender, message.failure)
                     elif isinstance(message, Ping):
                         header, arrays = self._codec.encode(Pong(message.sent_s, wall_s()))
                         self._transport.send(event.sender, header, arrays)
@@ -307,6 +318,18 @@ class Head:
             self._gone.append(name)
         with self._lock:
             self._to_drop.add(name)
+
+    def _unread(self, machine: str, failure: Failure) -> None:
+        """Let the controller judge a machine that could not read a checkpoint.
+
+        The first one it sends away: the reason may be its own mount. If it ends the run instead, that is not the fault
+        of the user's code: the checkpoints are there, and the run goes on from them once they can be read.
+        """
+        was_halted = self._halted is not None
+        self._handle(Received(machine, failure))
+        with self._lock:
+            if self._halted is not None and not was_halted:
+                self._halted = replace(self._halted, kind=HaltKind.UNREAD, kept=None)
 
     def _handle(self, event: ControllerInput) -> None:
         with self._lock:

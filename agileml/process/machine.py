@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from agileml.application import Application, Array
+from agileml.checkpoints.errors import CheckpointError
 from agileml.config.hardware import Hardware
 from agileml.core.compute.spans import FOLD, SERVING, Spans
 from agileml.core.compute.unit_computer import UnitComputer
@@ -48,6 +49,7 @@ from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.run_transport import (
     KINDS,
     Peers,
+    Unread,
     Usage,
     Worked,
     kind_of,
@@ -236,13 +238,18 @@ class Machine:
                 if self._cut_s:
                     self._be_cut_off()
                 self.turn()
+        except CheckpointError as error:
+            self._send_last(Unread(Failure(str(error), "", Task.SERVE)))
         except Exception as error:  # a bug of ours: report it, so that the run does not wait for this machine
             problem = f"{type(error).__name__}: {error}"
-            self.send(CONTROLLER, Failure(problem, traceback.format_exc(), Task.SERVE))
-            self._transport.receive(0.2)
+            self._send_last(Failure(problem, traceback.format_exc(), Task.SERVE))
         finally:
             self._reachable.set()
             self._transport.close()
+
+    def _send_last(self, message: Failure | Unread) -> None:
+        self.send(CONTROLLER, message)
+        self._transport.receive(0.2)
 
     def _be_cut_off(self) -> None:
         """Close the transport for the length of the fault while computing goes on; then open it at a new address."""
@@ -362,7 +369,7 @@ class Machine:
                     self.rendezvous.close(command, self.node.view.epoch)
                 self.compute.ask(command)
 
-    def send(self, to: str, message: Message | Usage | Worked | Spans | Ping) -> None:
+    def send(self, to: str, message: Message | Unread | Usage | Worked | Spans | Ping) -> None:
         """Encode a message and hand it to the transport. Only the server thread calls it."""
         if self._recorder is not None and isinstance(message, Part):
             self._recorder.sent_part(message, wall_s())

@@ -15,6 +15,7 @@ from agileml.core.protocol.inputs import Measured
 from agileml.core.protocol.messages import (
     Copy,
     Crossing,
+    Failure,
     Get,
     HelpPush,
     LastParams,
@@ -87,6 +88,13 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """Machine to head: it failed because it could not read its part of a checkpoint."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True)
 class Worked:
     """Machine to head: rows of its work log that are complete."""
 
@@ -124,7 +132,7 @@ def urgency_of(message: object) -> int:
 
 def run_codec() -> Codec:
     """The codec of everything that travels in a run."""
-    return Codec([*get_args(Message), Peers, Usage, Worked, Spans, Ping, Pong])
+    return Codec([*get_args(Message), Peers, Usage, Unread, Worked, Spans, Ping, Pong])
 
 
 def socket_folder(run: str) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 
-from agileml.errors import CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
+from agileml.errors import CHECKPOINTS_UNREAD_CODE, CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
 from agileml.runs.supervision import Restart
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
@@ -24,12 +24,16 @@ class Next(StrEnum):
 
 @dataclass(frozen=True)
 class RestartVerdict:
-    """The next action, and the wait before it. `cause`: of the end; `reason`: the whole verdict as a sentence."""
+    """The next action, and the wait before it. `cause`: of the end; `reason`: the whole verdict as a sentence.
+
+    `clock`: of the newest checkpoint that is known, 0 if none is.
+    """
 
     next: Next
     wait_s: float
     cause: str
     reason: str
+    clock: int
 
 
 def cause_of(code: int) -> str:
@@ -40,6 +44,8 @@ def cause_of(code: int) -> str:
         return "the machines that held its state have ended"
     if code == CONTROLLER_LOST_CODE:
         return "its controller did not come back"
+    if code == CHECKPOINTS_UNREAD_CODE:
+        return "its checkpoints could not be read"
     if code < 0:
         names = {each.value: each.name for each in signal.Signals}
         return f"its process was ended by {names.get(-code, f'signal {-code}')}"
@@ -47,24 +53,46 @@ def cause_of(code: int) -> str:
 
 
 def judge(
-    code: int, clock: int, restarts: Sequence[Restart], most: int, *, is_stopping: bool
+    code: int, newest: int | None, restarts: Sequence[Restart], most: int, *, is_stopping: bool
 ) -> RestartVerdict:
     """Decide whether a run begins again whose process has ended with `code` before the run was over.
 
-    clock: of the newest checkpoint. restarts: the earlier ones, the oldest first. is_stopping: the user has ended it.
+    newest: the clock of the newest checkpoint, 0 without one; None: its place cannot be read, so what the last restart
+    knew counts. restarts: the earlier ones, the oldest first. is_stopping: the user has ended it.
     The first restart comes at once. Another one without a newer checkpoint waits 1 s, 2 s, 4 s ... up to a minute,
     and after `most` of them the supervisor gives up.
     """
     cause = cause_of(code)
+    clock = known_clock(newest, restarts)
     from_where = f"the checkpoint of clock {clock}" if clock else "its start"
+    if newest is None:
+        from_where = "its newest checkpoint, which cannot be read just now"
     if is_stopping:
         told = f"{cause} after it was told to stop; the same command goes on from {from_where}"
-        return RestartVerdict(Next.STOP, 0.0, cause, told)
+        return RestartVerdict(Next.STOP, 0.0, cause, told, clock)
     in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, reversed(restarts)))
     if in_a_row >= most:
         told = f"{cause}; given up after {most} restarts from {from_where}, none of which reached a newer checkpoint"
-        return RestartVerdict(Next.GIVE_UP, 0.0, cause, told)
+        return RestartVerdict(Next.GIVE_UP, 0.0, cause, told, clock)
     wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1)) if in_a_row else 0.0
     when = f" in {wait_s:g} s" if wait_s else ""
     told = f"{cause}; the run goes on{when} from {from_where} (restart {len(restarts) + 1})"
-    return RestartVerdict(Next.AGAIN, wait_s, cause, told)
+    return RestartVerdict(Next.AGAIN, wait_s, cause, told, clock)
+
+
+def known_clock(newest: int | None, restarts: Sequence[Restart]) -> int:
+    """The clock of the newest checkpoint; None: its place cannot be read, so what the last restart knew counts."""
+    if newest is not None:
+        return newest
+    return restarts[-1].clock if restarts else 0
+
+
+def missing_clock(restart: Restart, saved: int | None, resume: str | None) -> int | None:
+    """The clock of a checkpoint that a run has had, though its place shows none now; None: it has had none.
+
+    restart: the one that begins. saved: the newest checkpoint in the log of the run. resume: the place that the run
+    itself began from, whose checkpoint `restart` may mean.
+    """
+    if saved is not None:
+        return saved
+    return restart.clock if restart.clock and resume is None else None

@@ -22,7 +22,7 @@ from agileml.runs.folder import RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
 from agileml.session.places import return_to
-from agileml.session.restarts import Next, judge
+from agileml.session.restarts import Next, judge, known_clock
 
 
 class Supervisor:
@@ -32,10 +32,11 @@ class Supervisor:
         self,
         command: Sequence[str],
         folder: Path,
-        newest_clock: Callable[[], int],
+        newest_clock: Callable[[], int | None],
         say: Callable[[str], None],
     ) -> None:
-        """newest_clock: that of the newest whole checkpoint, 0 without one. say: prints a sentence."""
+        """newest_clock: that of the newest whole checkpoint, 0 without one, None while they cannot be read. say: prints
+        a sentence."""
         self._command, self._folder, self._newest_clock, self._say = command, folder, newest_clock, say
         self._base = os.getcwd()
         self._child: subprocess.Popen[bytes] | None = None
@@ -51,7 +52,8 @@ class Supervisor:
             self._write(Supervision(this_process(), most))
         else:
             before = replace(before, process=this_process(), most=most)
-            self._begin_again(before, "its supervisor had ended", self._newest_clock())
+            clock = known_clock(self._newest_clock(), before.restarts)
+            self._begin_again(before, "its supervisor had ended", clock)
         for number in SIGNALS:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._forward)
@@ -61,12 +63,12 @@ class Supervisor:
             assert record is not None, "the supervisor has written it"
             if record.is_over:
                 return code
-            clock = self._newest_clock()
-            verdict = judge(code, clock, record.restarts, most, is_stopping=self._stopping.is_set())
+            newest = self._newest_clock()
+            verdict = judge(code, newest, record.restarts, most, is_stopping=self._stopping.is_set())
             self._say(verdict.reason)
             if verdict.next is not Next.AGAIN or self._stopping.wait(verdict.wait_s):
                 return 128 - code if code < 0 else code
-            self._begin_again(record, verdict.cause, clock)
+            self._begin_again(record, verdict.cause, verdict.clock)
 
     def _begin_again(self, record: Supervision, cause: str, clock: int) -> None:
         restart = Restart(time.time(), cause, clock)

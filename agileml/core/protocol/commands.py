@@ -369,6 +369,7 @@ class HaltKind(Enum):
 
     REPLACED = "replaced"  # another controller acts now
     LOST = "lost"  # no machine holds a part of the state any more
+    UNREAD = "unread"  # only a checkpoint holds a part of the state, and it cannot be read just now
     BROKEN = "broken"  # the machines or the controller cannot do their work
     USER_CODE = "user code"  # the application or its data failed
 

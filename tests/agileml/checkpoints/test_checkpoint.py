@@ -305,6 +305,22 @@ def test_pruning_keeps_the_newest_whole_ones_and_what_is_newer(states: list[str]
     assert prune(store, keep) == []
 
 
+def test_a_run_from_its_start_deletes_no_checkpoint_that_is_further(store: CheckpointStore) -> None:
+    """Its epoch is later, so its checkpoints are the newer ones; but it has not got so far yet."""
+    far = [CutId(900, 7), CutId(910, 7)]
+    new = [CutId(60, 8), CutId(120, 8), CutId(180, 8)]
+    for name in (*far, *new):
+        write(store, name)
+        prune(store, 2)
+    assert newest_read(store) == CutId(180, 8)
+    assert names(store) == sorted([*far, *new[1:]])
+    write(store, CutId(905, 8))
+    assert prune(store, 2) == [CutId(900, 7), CutId(120, 8)]
+    write(store, CutId(910, 8))
+    prune(store, 2)
+    assert names(store) == [CutId(905, 8), CutId(910, 8)]
+
+
 class Deleting(FolderStore):
     """Notes what is deleted."""
 

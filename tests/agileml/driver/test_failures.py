@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.exceptions import RayTaskError
 
-from agileml.driver.failures import Death, Failures, cause_of
+from agileml.checkpoints.errors import DamagedError, StoreError
+from agileml.core.protocol.commands import Halt, HaltKind
+from agileml.driver.failures import Death, Failures, begin_error, cause_of, halt_error
+from agileml.errors import CheckpointsUnreadError, RunError, StateLostError
 
 STEPS = st.lists(st.tuples(st.sampled_from(["died", "lives", "lost"]), st.sampled_from("abc")), max_size=60)
 
@@ -64,3 +69,28 @@ def test_the_cause_is_what_matters_of_rays_words() -> None:
     )
     assert cause_of(said) == "Worker unexpectedly exits with a connection error code 2. End of file"
     assert cause_of("") == "no reason known"
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (HaltKind.USER_CODE, RunError),
+        (HaltKind.BROKEN, RunError),
+        (HaltKind.LOST, StateLostError),
+        (HaltKind.UNREAD, CheckpointsUnreadError),
+    ],
+)
+def test_the_error_of_a_halt_says_whether_the_run_may_begin_again(
+    kind: HaltKind, error: type[RunError]
+) -> None:
+    found = halt_error(Halt(kind, "so it ended", "a trace"), Failures(1))
+    assert (type(found), str(found)) == (error, "so it ended")
+
+
+def test_a_controller_that_cannot_read_the_checkpoints_may_be_started_again() -> None:
+    def raised(cause: Exception) -> Exception:
+        return RayTaskError("begin", "a traceback", cause).as_instanceof_cause()
+
+    assert type(begin_error("it cannot start", raised(StoreError("no answer")))) is CheckpointsUnreadError
+    for other in (DamagedError("half a file"), ValueError("a bug")):
+        assert type(begin_error("it cannot start", raised(other))) is RunError

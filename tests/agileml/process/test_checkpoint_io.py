@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from agileml.checkpoints.errors import CheckpointError
+from agileml.checkpoints.errors import CheckpointError, NotThereError, StoreError
 from agileml.checkpoints.store import FolderStore
 from agileml.config.job import from_values
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart
 from agileml.core.protocol.messages import Saved, SaveFailed
 from agileml.core.protocol.view import CutId
-from agileml.process.checkpoint_io import PartWriter, check_place
+from agileml.process.checkpoint_io import PartWriter, check_place, resumed
 from agileml.process.spec import RunSpec
-from tests.agileml.checkpoints.rig import cut_of
+from tests.agileml.checkpoints.rig import IDENTITY, cut_of, write
 
 JOB = {"application": "mlr", "data": {"kind": "digits"}, "clocks": 8}
 
@@ -71,3 +71,20 @@ def test_a_place_that_takes_nothing_just_then_ends_a_run_that_begins_and_no_rest
     with pytest.raises(CheckpointError, match="file"):
         check_place(spec)
     check_place(replace(spec, restarts=1))
+
+
+def test_a_restart_at_the_start_is_refused_once_its_place_shows_a_checkpoint(tmp_path: Path) -> None:
+    """As when a file system is mounted just after the restart was decided."""
+    spec = RunSpec("run", from_values({**JOB, "checkpoint": {"path": str(tmp_path / "saved")}}), restarts=1)
+    job = spec.job(spec.build())
+    assert resumed(spec, job, IDENTITY, pytest.fail) is None
+    write(FolderStore(tmp_path / "saved"), CutId(7, 3))
+    with pytest.raises(StoreError, match="saved holds a checkpoint of clock 7, expected none"):
+        resumed(spec, job, IDENTITY, pytest.fail)
+
+
+def test_nothing_to_resume_from_is_an_error_of_the_place(tmp_path: Path) -> None:
+    """A restart tries again then: the run has found it there when it was asked for."""
+    spec = RunSpec("run", from_values(JOB), resume=str(tmp_path / "saved"))
+    with pytest.raises(NotThereError, match="saved holds no whole checkpoint"):
+        resumed(spec, spec.job(spec.build()), IDENTITY, pytest.fail)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agileml.errors import CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
+from agileml.errors import CHECKPOINTS_UNREAD_CODE, CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
 from agileml.runs.supervision import Restart
-from agileml.session.restarts import LONGEST_WAIT_S, Next, judge
+from agileml.session.restarts import LONGEST_WAIT_S, Next, judge, missing_clock
 
 
 def restarts(*clocks: int) -> list[Restart]:
@@ -23,6 +23,7 @@ def restarts(*clocks: int) -> list[Restart]:
         (HEAD_LOST_CODE, "Ray's head has ended"),
         (STATE_LOST_CODE, "the machines that held its state have ended"),
         (CONTROLLER_LOST_CODE, "its controller did not come back"),
+        (CHECKPOINTS_UNREAD_CODE, "its checkpoints could not be read"),
         (1, "its process ended without a result (exit code 1)"),
     ],
 )
@@ -42,6 +43,30 @@ def test_a_newer_checkpoint_begins_the_count_anew() -> None:
     verdict = judge(-9, 41, restarts(40, 40, 40), 3, is_stopping=False)
     assert (verdict.next, verdict.wait_s) == (Next.AGAIN, 0.0)
     assert verdict.reason.endswith("(restart 4)")
+
+
+def test_checkpoints_that_cannot_be_read_are_no_newer_ones_and_no_missing_ones() -> None:
+    verdict = judge(-9, None, restarts(30, 40, 40), 3, is_stopping=False)
+    assert (verdict.next, verdict.wait_s, verdict.clock) == (Next.AGAIN, 2.0, 40)
+    assert "goes on in 2 s from its newest checkpoint, which cannot be read just now" in verdict.reason
+    assert judge(-9, None, restarts(40, 40, 40), 3, is_stopping=False).next is Next.GIVE_UP
+    assert judge(-9, None, [], 3, is_stopping=False).clock == 0
+
+
+@pytest.mark.parametrize(
+    ("clock", "saved", "resume", "missing"),
+    [
+        (0, None, None, None),  # it died before its first checkpoint
+        (40, None, None, 40),  # the supervisor has seen one, of which the log does not know yet
+        (0, 40, None, 40),
+        (40, 30, "old", 30),
+        (40, None, "old", None),  # what the supervisor has seen is where the run began
+    ],
+)
+def test_a_checkpoint_is_missed_that_the_log_or_the_supervisor_has_seen(
+    clock: int, saved: int | None, resume: str | None, missing: int | None
+) -> None:
+    assert missing_clock(restarts(clock)[0], saved, resume) == missing
 
 
 def test_a_run_that_was_told_to_stop_is_not_started_again() -> None:
