@@ -22,6 +22,7 @@ from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeF
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
 from agileml.driver.failures import Death, Failures, begin_error, cause_of, last_line
+from agileml.driver.process_ends import ProcessEnds
 from agileml.driver.started_actor import StartedActor
 from agileml.driver.startup import Startup, logs_folder
 from agileml.errors import ControllerLostError, RunError
@@ -36,7 +37,6 @@ from agileml.process.spec import RunSpec
 
 RESTART_S = 120.0  # to wait for another controller: a starved host takes a minute to start a process
 STARTS = 3  # tries to start a process that dies each time
-ENDED_KEPT = 1000  # processes that are gone: new controllers are told of them, and late events name them
 
 
 class ActorGroup:
@@ -50,9 +50,8 @@ class ActorGroup:
         self._actors: dict[str, StartedActor] = {}
         self._by_node: dict[str, str] = {}
         self._failed_starts: Counter[str] = Counter()  # by node
-        self._ended: dict[str, None] = {}  # machines whose process is known to be gone, the last ones
+        self._ended = ProcessEnds()
         self._numbers = itertools.count()
-        self._replaces: dict[str, str] = {}  # a reliable machine's new process -> the one that died
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
@@ -133,11 +132,9 @@ class ActorGroup:
             self.tell(NodeDown(name, loss, detail))
 
     def _note_end(self, name: str) -> None:
-        """Remember the end of a process. Only the last ones are kept: over weeks there are thousands."""
-        self._ended[name] = None
-        if len(self._ended) > ENDED_KEPT:
-            oldest = next(iter(self._ended))
-            del self._ended[oldest], self._actors[oldest]
+        """Remember the end of a process, and forget one that ended long ago."""
+        if (oldest := self._ended.add(name)) is not None:
+            del self._actors[oldest]
             self._notices.pop(oldest, None)
 
     def introduce(self) -> list[str]:
@@ -217,19 +214,19 @@ class ActorGroup:
             return
         self.failures.died(node_id, Death(actor.name, cause))
         if actor.up.tier is Tier.RELIABLE:
-            # Without reliable machines the controller would give up, so it is told once the next one is up.
-            self._report_replaced(actor.name)
             self._note_end(actor.name)
         else:
             self._end(actor.name, Loss.PROCESS_DIED, cause)
         self._start(actor.node, admitted=actor.up.admitted)
         if actor.up.tier is Tier.RELIABLE:
-            self._replaces[self._by_node[node_id]] = actor.name
+            was_up = actor.address is not None
+            self._ended.replaced(actor.up, self._by_node[node_id], was_up=was_up)
 
     def _report_replaced(self, successor: str) -> None:
         """Tell the controller that the process which `successor` replaces has died, if it was not told yet."""
-        if (old := self._replaces.pop(successor, None)) is not None:
-            self.tell(NodeDown(old, Loss.PROCESS_DIED))
+        if (dead := self._ended.settled(successor)) is not None:
+            # A controller that took over meanwhile has not heard of that machine, but its view may name it.
+            self._head.register_gone.remote(dead, Loss.PROCESS_DIED)
 
     @staticmethod
     def _is_alive(node: TieredNode) -> bool:
@@ -312,9 +309,9 @@ class ActorGroup:
         for actor in self._actors.values():
             if actor.address is None:
                 continue
-            if actor.name in self._ended:
-                self._head.register_gone.remote(actor.up)
-            else:
+            if self._ended.is_told(actor.name):
+                self._head.register_gone.remote(actor.up, Loss.GONE_BEFORE)
+            elif actor.name not in self._ended:
                 self._head.register.remote(actor.address, actor.up)
                 actor.handle.meet.remote(self._head_address)
         for notice in self._notices.values():

@@ -20,6 +20,7 @@ from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import ControllerInput, NodeUp
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.core.protocol.plan import Strike
+from agileml.events.terms import Loss
 from agileml.net.events import Address
 from agileml.net.outbox import Done
 from agileml.net.sealed_keys import KeyRecipient
@@ -147,10 +148,10 @@ class HeadActor:
         if self._head is not None:
             self._head.register(address, up)
 
-    def register_gone(self, up: NodeUp) -> None:
-        """Tell a new controller of a machine that went before it took over."""
+    def register_gone(self, up: NodeUp, loss: Loss) -> None:
+        """Tell the controller of a machine that went, perhaps before it took over."""
         if self._head is not None:
-            self._head.register_gone(up)
+            self._head.register_gone(up, loss)
 
     def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller."""

@@ -167,13 +167,13 @@ class Head:
 
         self._call(meet)
 
-    def register_gone(self, up: NodeUp) -> None:
-        """Tell the controller of a machine that went before it took over: the durable view may name it."""
+    def register_gone(self, up: NodeUp, loss: Loss) -> None:
+        """Tell the controller of a machine that went, perhaps before it took over: the durable view may name it."""
 
         def note() -> None:
             self._handle(up)
             self._forget(up.node)
-            self._handle(NodeDown(up.node, Loss.GONE_BEFORE))
+            self._handle(NodeDown(up.node, loss))
 
         self._call(note)
 

@@ -1,0 +1,62 @@
+"""Which ends of processes the controller is told of, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from agileml.core.protocol.inputs import NodeDown
+from agileml.events.terms import Loss, Tier
+from tests.agileml.driver.ray_rig import RayRig
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> RayRig:
+    return RayRig(monkeypatch)
+
+
+def test_the_end_of_a_transient_machine_s_process_is_told_at_once(rig: RayRig) -> None:
+    rig.appear(Tier.TRANSIENT)
+    rig.start("m0")
+    rig.die("m0")
+    assert [each[:2] for each in rig.told()[:1]] == [("up", "m0")]
+    (what, down), *_ = rig.told()[1:]
+    assert what == "told"
+    assert (down.node, down.loss) == ("m0", Loss.PROCESS_DIED)
+
+
+def test_the_end_of_a_reliable_machine_s_process_is_told_when_a_successor_is_up(rig: RayRig) -> None:
+    """Also if the first successor dies while it starts: before that nobody could hold the run's state."""
+    rig.appear(Tier.RELIABLE)
+    rig.start("m0")
+    rig.die("m0")
+    rig.die("m1")
+    assert list(rig.machines) == ["m0", "m1", "m2"]
+    assert rig.told() == [("up", "m0")]
+    rig.start("m2")
+    assert rig.told() == [("up", "m0"), ("up", "m2"), ("gone", "m0", Loss.PROCESS_DIED)]
+
+
+def test_a_controller_that_takes_over_meanwhile_is_told_when_a_successor_is_up_too(rig: RayRig) -> None:
+    """By a name and a tier that it need not know yet."""
+    rig.appear(Tier.RELIABLE)
+    rig.start("m0")
+    rig.die("m0")
+    rig.replace_head()
+    assert rig.told() == []
+    rig.start("m1")
+    assert rig.told() == [("up", "m1"), ("gone", "m0", Loss.PROCESS_DIED)]
+    rig.replace_head()
+    assert rig.told() == [("gone", "m0", Loss.GONE_BEFORE), ("up", "m1")]
+
+
+def test_the_end_of_a_reliable_machine_is_told_if_no_successor_can_come_up(rig: RayRig) -> None:
+    node = rig.appear(Tier.RELIABLE)
+    rig.start("m0")
+    rig.die("m0")
+    rig.nodes.remove(node)
+    rig.die("m1")
+    assert rig.told() == [
+        ("up", "m0"),
+        ("gone", "m0", Loss.PROCESS_DIED),
+        ("told", NodeDown("m1", Loss.NODE_GONE)),
+    ]
