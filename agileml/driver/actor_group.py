@@ -83,12 +83,12 @@ class ActorGroup:
         match event:
             case Appeared():
                 self._start(event.node, admitted=event.admitted)
-            case Admitted() if event.node_id in self._by_node:
+            case Admitted() if self._by_node.get(event.node_id) in self._actors:
                 self._admit(self._by_node[event.node_id], event.speed)
             case Vanished() if event.node_id in self._by_node:
                 self.failures.machine_lost(event.node_id)
                 self._end(self._by_node.pop(event.node_id), event.loss)
-            case Leaving() if event.node_id in self._by_node:
+            case Leaving() if self._by_node.get(event.node_id) in self._actors:
                 self.tell(Notice(self._by_node[event.node_id], event.deadline_s))
             case Stopping():
                 self.tell(Stop(event.deadline_s))
@@ -126,6 +126,8 @@ class ActorGroup:
         return count * speed
 
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
+        if name not in self._actors:
+            return  # its process ended so long ago that it is forgotten, and now its node goes too
         self._report_replaced(name)
         if name not in self._ended:
             self._note_end(name)
@@ -134,7 +136,7 @@ class ActorGroup:
     def _note_end(self, name: str) -> None:
         """Remember the end of a process, and forget one that ended long ago."""
         if (oldest := self._ended.add(name)) is not None:
-            del self._actors[oldest]
+            self._actors.pop(oldest, None)
             self._notices.pop(oldest, None)
 
     def introduce(self) -> list[str]:

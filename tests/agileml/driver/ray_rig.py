@@ -32,7 +32,7 @@ class Actor:
     """Stands for Ray's handle of an actor, and for its process."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.has_started, self.is_dead = name, False, False
+        self.name, self.has_started, self.has_left, self.is_dead = name, False, False, False
         self.calls: list[tuple[Any, ...]] = []
         self.key = KeyRecipient(SPEC.run, name).public
         self.address = _address(name)
@@ -62,7 +62,9 @@ class Reference:
 
     @property
     def is_ready(self) -> bool:
-        return self.actor.is_dead or (self.actor.has_started and self.method != "until_gone")
+        if self.method == "until_gone":
+            return self.actor.is_dead or self.actor.has_left
+        return self.actor.is_dead or self.actor.has_started
 
     def get(self) -> Any:
         if self.actor.is_dead:
@@ -138,6 +140,11 @@ class RayRig:
     def start(self, name: str) -> None:
         """A machine's process comes up."""
         self.machines[name].has_started = True
+        self.look()
+
+    def end(self, name: str) -> None:
+        """A machine's process ends in order, and the driver looks."""
+        self.machines[name].has_left = True
         self.look()
 
     def die(self, name: str) -> None:

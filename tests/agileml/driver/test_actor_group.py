@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agileml.cluster.fleet import Admitted, Vanished
 from agileml.core.protocol.inputs import NodeDown
+from agileml.driver.process_ends import ENDED_KEPT
 from agileml.events.terms import Loss, Tier
 from tests.agileml.driver.ray_rig import RayRig
 
@@ -60,3 +62,24 @@ def test_the_end_of_a_reliable_machine_is_told_if_no_successor_can_come_up(rig: 
         ("gone", "m0", Loss.PROCESS_DIED),
         ("told", NodeDown("m1", Loss.NODE_GONE)),
     ]
+
+
+def test_a_node_may_stay_for_thousands_of_machines_after_its_process_has_ended(rig: RayRig) -> None:
+    """As one that was released in a cluster that others run, whose process is forgotten by then."""
+
+    def come_and_go(machines: int) -> None:
+        for _ in range(machines):
+            node = rig.appear(Tier.TRANSIENT)
+            rig.nodes.remove(node)
+            rig.group.happened(Vanished(node.node_id, Loss.NODE_GONE))
+
+    left = rig.appear(Tier.TRANSIENT)
+    rig.start("m0")
+    rig.end("m0")
+    come_and_go(ENDED_KEPT)
+    told = len(rig.told())
+    rig.group.happened(Admitted(left.node_id, 1.0))
+    rig.group.happened(Vanished(left.node_id, Loss.NODE_GONE))
+    assert len(rig.told()) == told, "the controller has heard of its end long ago"
+    come_and_go(ENDED_KEPT + 1)
+    assert len(rig.told()) == told + ENDED_KEPT + 1
