@@ -129,6 +129,8 @@ class Head:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
+        self._met_s: dict[str, float] = {}  # when a machine last spoke, or was told where this controller is
+        self._meet_again_s = spec.config.heartbeat.timeout_s
         self._seen_due_s = 0.0
         self._usage: dict[str, Usage] = {}
         self._gone: deque[str] = deque(maxlen=GONE_TOLD)
@@ -267,6 +269,8 @@ class Head:
         for event in self._transport.receive(self._tick_s):
             match event:
                 case MessageReceived():
+                    if event.sender in self._met_s:
+                        self._met_s[event.sender] = time.monotonic()
                     message = self._codec.decode(event.header, event.arrays)
                     if isinstance(message, Usage):
                         with self._lock:
@@ -290,6 +294,7 @@ class Head:
                     self._connected.add(event.name)
                     self._handle(NodeSeen(event.name))
                     self._introduce([event.name], *self._addresses.values())
+                    self._meet(event.name)
                 case PeerLost():
                     self._connected.discard(event.name)
                     self._handle(NodeLost(event.name, event.reason))
@@ -302,6 +307,8 @@ class Head:
             self._seen_due_s = now_s + self._tick_s
             for name in self._connected:  # libzmq's threads answer heartbeats even while Python is busy
                 self._handle(NodeSeen(name))
+                if now_s - self._met_s.get(name, now_s) > self._meet_again_s:
+                    self._meet(name)
         self._handle(Tick())
 
     def _introduce(self, names: set[str] | list[str], *addresses: Address) -> None:
@@ -310,9 +317,19 @@ class Head:
         for name in names:
             self._transport.send(name, header, arrays)
 
+    def _meet(self, name: str) -> None:
+        """Tell a machine where this controller is, again and again until it speaks: it may know only the one before.
+
+        A controller that has stopped, perhaps because another one acts now, says nothing.
+        """
+        if self._halted is None:
+            self._met_s[name] = time.monotonic()
+            self._introduce([name], self.address)
+
     def _forget(self, name: str) -> None:
         self._addresses.pop(name, None)
         self._connected.discard(name)
+        self._met_s.pop(name, None)
         self._transport.forget(name)
         if name not in self._gone:
             self._gone.append(name)

@@ -1,0 +1,46 @@
+"""A controller that takes over: what it says to machines, and what it says of those that went before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from agileml.net.events import Address
+from agileml.process.head import HeadState
+from agileml.process.machine import Machine
+from tests.faults.fault_rig import MLR, FaultRig, job, reference_of
+
+
+class NeverTold(Machine):
+    """The driver's call was lost."""
+
+    def meet(self, address: Address) -> None:
+        pass
+
+
+class UntoldRig(FaultRig):
+    """The driver tells no machine of a new controller."""
+
+    machine_type = NeverTold
+
+
+def test_machines_that_the_driver_does_not_tell_hear_of_a_new_controller_from_itself(tmp_path: Path) -> None:
+    values = job(MLR, plan=[{"at_clock": 10, "kill_controller": True}, {"at_clock": 20, "kill": 1}])
+    ran = UntoldRig(values, tmp_path).finish()
+    assert ran.sha256 == reference_of(ran, values)
+
+
+def test_a_machine_that_speaks_to_another_controller_is_told_again_where_this_one_is(tmp_path: Path) -> None:
+    """As when a controller that was replaced while it was cut off speaks to it once more."""
+    values = job(MLR, heartbeat={"interval_s": 0.2, "timeout_s": 1.0}, pace={"unit_s": 0.002})
+    astray: list[str] = []
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        if state.stage and not astray:
+            astray.append("m1")
+            here = rig.head.address
+            rig.machines["m1"].meet(replace(here, ipc=f"{here.ipc}-before", tcp="tcp://127.0.0.1:1"))
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert astray
+    assert ran.sha256 == reference_of(ran, values)
