@@ -170,10 +170,15 @@ class Head:
         self._call(meet)
 
     def register_gone(self, up: NodeUp, loss: Loss) -> None:
-        """Tell the controller of a machine that went, perhaps before it took over: the durable view may name it."""
+        """Tell the controller of a machine that went, perhaps before it took over.
+
+        Of one that it does not know it must hear if the durable view names it. Others may have left in order.
+        """
 
         def note() -> None:
-            self._handle(up)
+            view = self._controller.view
+            if view is not None and up.node in view.member_set:
+                self._handle(up)
             self._forget(up.node)
             self._handle(NodeDown(up.node, loss))
 

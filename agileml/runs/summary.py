@@ -191,7 +191,7 @@ def machines(log: Log) -> dict[str, dict[str, int]]:
     """By tier: machines that started the run, joined later, left after a notice, and were lost, also with the head.
 
     A machine that was lost before it joined is of tier "unknown". A loss that is detected twice, or reported again to a
-    new controller, counts once.
+    new controller, counts once, and none of a machine that has left.
     """
     tier_of: dict[str, str] = {}
     counts: dict[str, Counter[str]] = {}
@@ -214,6 +214,7 @@ def machines(log: Log) -> dict[str, dict[str, int]]:
                 running = True
             case MachineReleased(machine):
                 count(machine, "left")
+                away.add(machine)
                 present.discard(machine)
             case MachineLost(machine) if machine not in away:
                 count(machine, "lost")

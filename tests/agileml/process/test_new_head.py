@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from agileml.core.protocol.inputs import NodeUp
+from agileml.events.run import MachineLost, MachineReleased
+from agileml.events.terms import Loss, Tier
 from agileml.net.events import Address
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine
@@ -43,4 +46,29 @@ def test_a_machine_that_speaks_to_another_controller_is_told_again_where_this_on
 
     ran = FaultRig(values, tmp_path, watch).finish()
     assert astray
+    assert ran.sha256 == reference_of(ran, values)
+
+
+def test_a_new_controller_notes_the_loss_of_members_and_not_of_machines_that_had_left(tmp_path: Path) -> None:
+    values = job(MLR, plan=[{"at_clock": 8, "notice": 1, "warning_s": 60}], pace={"unit_s": 0.002})
+    left: list[str] = []
+    dead = "m0"
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        nonlocal dead
+        gone = [each.event.machine for each in state.events if isinstance(each.event, MachineReleased)]
+        if not gone:
+            return
+        left.extend(gone)
+        (dead,) = {"m1", "m2"} - set(left)
+        rig.killed |= {*left, dead}
+        rig.machines[dead].stop()
+        rig.kill_controller()
+        for name in sorted(rig.killed):
+            rig.head.register_gone(NodeUp(name, Tier.TRANSIENT, "", True), Loss.GONE_BEFORE)
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert len(left) == 1
+    assert MachineLost(dead, Loss.GONE_BEFORE, "") in ran.of(MachineLost)
+    assert not [lost for lost in ran.of(MachineLost) if lost.machine in left]
     assert ran.sha256 == reference_of(ran, values)

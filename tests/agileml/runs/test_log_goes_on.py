@@ -13,6 +13,7 @@ from agileml.events.run import (
     BytesSent,
     ClockDone,
     MachineLost,
+    MachineReleased,
     MachinesJoined,
     Process,
     RunRestarted,
@@ -26,7 +27,7 @@ from agileml.runs.event_log import EVENTS, EventLog, cut_half_line, read_events
 from agileml.runs.folder import FolderError, RunFolder
 from agileml.runs.owner import owner_of, this_process
 from agileml.runs.report.view import PageView
-from agileml.runs.summary import summarize
+from agileml.runs.summary import machines, summarize
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 from agileml.session.continued import Continued
 from tests.agileml.events.samples import changed
@@ -116,6 +117,18 @@ def test_the_summary_counts_over_both_processes() -> None:
     assert found["bytes"] == {"push": 107, "pull": 1}
     assert found["machines"]["reliable"] == {"started": 2, "joined": 0, "left": 0, "lost": 1}
     assert found["machines"]["transient"] == {"started": 1, "joined": 0, "left": 0, "lost": 1}
+
+
+def test_a_machine_that_has_left_is_not_lost_as_well_unless_it_joins_again() -> None:
+    events: list[RunEvent] = [
+        MachinesJoined({"t1": Tier.TRANSIENT}),
+        MachineReleased("t1"),
+        MachineLost("t1", Loss.GONE_BEFORE, ""),  # as a new controller may say
+    ]
+    log = [Logged(float(t_s), event) for t_s, event in enumerate(events)]
+    assert machines(log) == {"transient": {"started": 1, "joined": 0, "left": 1, "lost": 0}}
+    log += [Logged(5.0, events[0]), Logged(6.0, events[2])]
+    assert machines(log)["transient"]["lost"] == 1
 
 
 def test_a_stopped_run_has_the_clocks_of_its_model_whatever_a_long_log_adds_up() -> None:
