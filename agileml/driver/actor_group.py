@@ -17,7 +17,7 @@ from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopp
 from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode, tiered_nodes
 from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
-from agileml.core.protocol.commands import Finished, Happened
+from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
@@ -32,7 +32,7 @@ from agileml.net.keys import KeyPair
 from agileml.net.outbox import OutboxReader
 from agileml.net.sealed_keys import seal
 from agileml.process.actors import start_head, start_machine
-from agileml.process.head import HeadState
+from agileml.process.head import HeadState, Told
 from agileml.process.spec import RunSpec
 
 RESTART_S = 120.0  # to wait for another controller: a starved host takes a minute to start a process
@@ -55,7 +55,7 @@ class ActorGroup:
         self.failures = Failures(spec.config.max_failures)
         self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
-        self._reader = OutboxReader[Happened]()
+        self._reader = OutboxReader[Told]()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
         public = startup.result(self._head.public_key.remote(), what, logs_folder)
@@ -269,7 +269,7 @@ class ActorGroup:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """Get the events since the last call, which are written; from the next controller, told all, if it has died.
+        """Get what is new since the last call, all of which is dealt with; from the next controller if it has died.
 
         Raises ControllerLostError where no controller comes back, RunError where one cannot begin.
         """
@@ -282,7 +282,7 @@ class ActorGroup:
                 if state is None or state.address != self._head_address:
                     self._meet_new_head()  # the one before died unobserved
                 if state is not None:
-                    return replace(state, events=self._reader.take(state.address, state.first, state.events))
+                    return replace(state, told=self._reader.take(state.address, state.first, state.told))
         raise ControllerLostError(f"the controller's process died {STARTS} times in a row")
 
     def _begin_head(self, public: bytes) -> Any:

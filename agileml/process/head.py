@@ -67,18 +67,19 @@ TICK_S = 0.05
 GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a message may be lost
 
 
+Told = Happened | Released | Strike  # each is told until the driver says that it has dealt with it
+
+
 @dataclass(frozen=True)
 class HeadState:
-    """The events that are not written, from number `first` on, and the state of the run. `address`: this controller's.
+    """What the driver has not dealt with, from number `first` on, and the state of the run.
 
-    `spent_s` has a machine that is gone one last time.
+    `address`: this controller's. `spent_s` has a machine that is gone one last time.
     """
 
     address: Address
     first: int
-    events: tuple[Happened, ...]
-    released: tuple[str, ...]
-    strikes: tuple[Strike, ...]
+    told: tuple[Told, ...]
     clock: int
     stage: int
     reliable: int
@@ -91,6 +92,21 @@ class HeadState:
     finished: Finished | None
     held: Finished | None  # a cut that waits to be judged
     halted: Halt | None
+
+    @property
+    def events(self) -> tuple[Happened, ...]:
+        """The events to write."""
+        return tuple(each for each in self.told if isinstance(each, Happened))
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """The machines that were released."""
+        return tuple(each.node for each in self.told if isinstance(each, Released))
+
+    @property
+    def strikes(self) -> tuple[Strike, ...]:
+        """The planned faults to apply."""
+        return tuple(each for each in self.told if isinstance(each, Strike))
 
 
 class Head:
@@ -109,7 +125,8 @@ class Head:
         application = spec.build()
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application, job.layout.borders)
-        self._events: Outbox[Happened] = Outbox()
+        self._lock = threading.Lock()
+        self._outbox: Outbox[Told] = Outbox()
         newest = store.newest()
         checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
@@ -138,11 +155,8 @@ class Head:
         self._bytes_before = (0,) * len(KINDS)  # sent by machines that were dropped
         self._worked: list[tuple[str, Worked]] = []
         self._spans: list[tuple[str, Spans]] = []
-        self._released: list[str] = []
-        self._strikes: list[Strike] = []
         self._finished: Finished | None = None
         self._halted: Halt | None = None
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
@@ -195,17 +209,15 @@ class Head:
         self._call(told)
 
     def state(self, written: Done | None = None) -> HeadState:
-        """The state of the run; each release and strike is returned once.
+        """The state of the run; figures of work and spans are returned once.
 
-        written: the events that the driver has written, and this controller may forget; None: all that the last call
-        returned. What it says of another controller's events counts nothing.
+        written: the events that the driver has written, and the releases and faults that it has dealt with, which this
+        controller may forget; None: all that the last call returned. What it says of another's counts nothing.
         """
         with self._lock:
             if written is None or written.sender == self.address:
-                self._forget_events(written)
-            first, events = self._events.tell()
-            released, self._released = tuple(self._released), []
-            strikes, self._strikes = tuple(self._strikes), []
+                self._forget_told(written)
+            first, told = self._outbox.tell()
             worked, self._worked = tuple(self._worked), []
             spans, self._spans = tuple(self._spans), []
             sent = [self._bytes_before, *(usage.bytes_sent for usage in self._usage.values())]
@@ -217,9 +229,7 @@ class Head:
             return HeadState(
                 address=self.address,
                 first=first,
-                events=events,
-                released=released,
-                strikes=strikes,
+                told=told,
                 clock=self._controller.completed,
                 stage=view.stage if view else 0,
                 reliable=reliable,
@@ -234,9 +244,9 @@ class Head:
                 halted=self._halted,
             )
 
-    def _forget_events(self, written: Done | None) -> None:
-        for each in self._events.drop(written.count if written is not None else None):
-            if isinstance(event := each.event, StepsLogged):
+    def _forget_told(self, written: Done | None) -> None:
+        for each in self._outbox.drop(written.count if written is not None else None):
+            if isinstance(each, Happened) and isinstance(event := each.event, StepsLogged):
                 steps = event.first + len(event.positions)
                 self._call(partial(self._handle, StepsWritten(event.partition, event.timeline, steps)))
 
@@ -249,8 +259,9 @@ class Head:
         self._to_drop.clear()
 
     def _warn(self, problem: str) -> None:
-        """Record a problem with checkpoints that does not end the run."""
-        self._events.append(Happened(Warned(problem), wall_s()))
+        """Record a problem with checkpoints that does not end the run. Any thread may call this."""
+        with self._lock:
+            self._outbox.append(Happened(Warned(problem), wall_s()))
 
     # -- the controller's thread ----------------------------------------------------------------------------
 
@@ -372,12 +383,8 @@ class Head:
                 self._transport.wake()
             case Seal():
                 self._manifest_writer.ask(command)
-            case Happened():
-                self._events.append(command)
-            case Strike():
-                self._strikes.append(command)
-            case Released():
-                self._released.append(command.node)
+            case Happened() | Released() | Strike():
+                self._outbox.append(command)
             case Finished():
                 self._finished = command
             case Halt():

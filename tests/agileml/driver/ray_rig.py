@@ -88,9 +88,7 @@ def _state(address: Address) -> HeadState:
     return HeadState(
         address=address,
         first=0,
-        events=(),
-        released=(),
-        strikes=(),
+        told=(),
         clock=0,
         stage=0,
         reliable=0,

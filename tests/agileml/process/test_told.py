@@ -1,0 +1,85 @@
+"""What the controller tells the driver arrives once, whatever answers are lost."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from agileml.config.job import from_values
+from agileml.core.protocol.plan import Strike
+from agileml.events.run import FaultFired, MachineReleased, Warned
+from agileml.events.schema import RunEvent
+from agileml.events.terms import Fault
+from agileml.net.keys import KeyPair
+from agileml.net.outbox import Outbox, OutboxReader
+from agileml.process.head import Head, HeadState, Told
+from agileml.process.record_store import FileStore
+from agileml.process.spec import RunSpec
+from tests.agileml.process.engine_rig import LIMIT_S
+from tests.faults.fault_rig import MLR, FaultRig, job
+
+
+def states(head: Head) -> Iterator[HeadState]:
+    """The states that a driver gets which loses every second answer, until the run is finished."""
+    reader = OutboxReader[Told]()
+    until_s = time.monotonic() + LIMIT_S
+    while True:
+        head.state(reader.done)
+        state = head.state(reader.done)
+        yield replace(state, told=reader.take(state.address, state.first, state.told))
+        assert state.halted is None, state.halted
+        if state.finished is not None:
+            return
+        assert time.monotonic() < until_s, state
+
+
+def test_releases_and_faults_are_told_until_the_driver_has_dealt_with_them(tmp_path: Path) -> None:
+    plan = [
+        {"at_clock": 6, "slow": 1, "factor": 2, "seconds": 0.1},
+        {"at_clock": 12, "notice": 1, "warning_s": 60},
+    ]
+    rig = FaultRig(job(MLR, plan=plan), tmp_path)
+    events: list[RunEvent] = []
+    released: list[str] = []
+    strikes: list[Strike] = []
+    try:
+        for state in states(rig.head):
+            events += [each.event for each in state.events]
+            released += state.released
+            strikes += state.strikes
+    finally:
+        rig.stop()
+    left = [event.machine for event in events if isinstance(event, MachineReleased)]
+    assert released == left
+    assert len(left) == 1
+    assert [strike.kind for strike in strikes] == [Fault.SLOW]
+    assert sum(isinstance(event, FaultFired) for event in events) == 1
+
+
+class Guarded(Outbox[Told]):
+    """Takes an item only from a thread that has the lock."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def append(self, item: Told) -> None:
+        assert self._lock.locked(), item
+        super().append(item)
+
+
+def test_a_warning_of_another_thread_does_not_meet_a_look_at_the_state(tmp_path: Path) -> None:
+    """As of the threads that write manifests."""
+    spec = RunSpec(secrets.token_hex(4), from_values(job(MLR)))
+    head = Head(spec, 1, "127.0.0.1", KeyPair.generate(), FileStore(tmp_path))
+    head._outbox = Guarded(head._lock)
+    head.start()
+    try:
+        head._warn("a problem")
+        assert [each.event for each in head.state().events] == [Warned("a problem")]
+    finally:
+        head.stop()
