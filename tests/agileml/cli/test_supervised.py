@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agileml.checkpoints.store import FolderStore
+from agileml.cli.supervise import _continued
+from agileml.core.protocol.view import CutId
 from agileml.errors import CHECKPOINTS_UNREAD_CODE
 from agileml.events.run import CheckpointSaved, ClockDone, RunStarted
 from agileml.events.schema import RunEvent
 from agileml.runs.event_log import EVENTS, EventLog
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+from tests.agileml.checkpoints.rig import write
 
 JOB = """\
 application: mlr
@@ -72,3 +77,16 @@ def test_a_place_that_looks_empty_though_the_run_has_saved_is_not_taken_for_a_ne
     code, said = begin_again(tmp_path, tmp_path / "saved", clock, *events)
     assert "saved holds no whole checkpoint, expected that of clock 50" in said
     assert_tried_again(tmp_path, code, said)
+
+
+def test_a_restart_begins_from_what_it_finds_and_says_so(tmp_path: Path) -> None:
+    """The supervisor could not read the checkpoints when it decided, so it knew of an older one."""
+    EventLog(tmp_path / EVENTS).close()
+    saved, old = str(tmp_path / "saved"), str(tmp_path / "old")
+    restart = Restart(1.0, "its process was ended by SIGKILL", 30)
+    write(FolderStore(tmp_path / "old"), CutId(30, 2))
+    assert _continued(restart, tmp_path, saved, old) == (old, restart)
+    write(FolderStore(tmp_path / "saved"), CutId(50, 3))
+    assert _continued(restart, tmp_path, saved, old) == (saved, replace(restart, clock=50))
+    nothing = replace(restart, clock=0)
+    assert _continued(nothing, tmp_path, str(tmp_path / "none"), None) == (None, nothing)
