@@ -64,6 +64,7 @@ class LoopStepper(Stepper):
         def backward(
             loss: Tensor, original: Callable[[Tensor], None], number: int, usual: int | None
         ) -> float:
+            self._check_parameters()
             check(loss)
             found = float(loss.detach())
             if usual is not None and number > usual and self._finished:
@@ -86,6 +87,14 @@ class LoopStepper(Stepper):
             parameter.grad = None
         self._shown.clear()
         return loss * batch.items
+
+    def _check_parameters(self) -> None:
+        """Raise InputError for a parameter that no table has a place for: it would not move."""
+        if (name := self.flat.late_parameter()) is not None:
+            raise InputError(
+                f"backward(): found parameter {name!r} that needs a gradient and did not at prepare(), expected it to "
+                "need a gradient at prepare(); the loop may freeze it until it is to train"
+            )
 
     def _changed(self) -> str | None:
         """A sentence if the gradients are not those that backward left."""

@@ -24,15 +24,19 @@ def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> di
     """
     if not isinstance(result, Mapping):
         return _read(Path(result), module)
-    flat = FlatModule(module, "module")
+    return state_of(result, FlatModule(module, "module"))
+
+
+def state_of(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]:
+    """As `torch_state`, for a module that is laid out: its parameters may have been frozen since. Raises InputError."""
     by_tensor: dict[int, Tensor] = {}
     for table in flat.tables():
-        if table.name not in result:
+        if table.name not in tables:
             raise InputError(
                 f"tables: there is no table {table.name!r}, expected one for this module (of "
-                f"{table.columns} elements); found {', '.join(result) or 'none'}"
+                f"{table.columns} elements); found {', '.join(tables) or 'none'}"
             )
-        values = np.asarray(result[table.name])
+        values = np.asarray(tables[table.name])
         if values.size != table.rows * table.columns:
             raise InputError(
                 f"tables: table {table.name!r} has {values.size} elements, expected {table.rows * table.columns} for "
@@ -44,16 +48,16 @@ def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> di
             value = value if tensor.dtype.is_floating_point else value.round()
             by_tensor[id(tensor)] = value.to(tensor.dtype).clone()
     # state_dict() names a tied tensor once per place, and all of these names are the same object.
-    own = module.state_dict(keep_vars=True)
+    own = flat.module.state_dict(keep_vars=True)
     return {
         name: by_tensor[id(tensor)] if id(tensor) in by_tensor else tensor.detach()
         for name, tensor in own.items()
     }
 
 
-def exported(tables: Mapping[str, Array], module: nn.Module) -> dict[str, Tensor]:
+def exported(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]:
     """The state dict as a file can hold it: on the CPU, no two tensors in the same memory, only tensors."""
-    state = torch_state(tables, module)
+    state = state_of(tables, flat)
     return {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in state.items()

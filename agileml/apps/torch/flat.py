@@ -155,6 +155,12 @@ class FlatModule:
         spans = self.buffers if table == BUFFERS else self.counters
         return [(span, self.module.get_buffer(span.name)) for span in spans]
 
+    def late_parameter(self) -> str | None:
+        """A parameter that needs a gradient and did not when the module was laid out; None: there is none."""
+        known = {id(parameter) for _, parameter in (*self.parameters, *self.row_parameters)}
+        found = ((name, p) for name, p in self.module.named_parameters() if p.requires_grad and p.numel())
+        return next((name for name, parameter in found if id(parameter) not in known), None)
+
     def point(self, flat: Tensor) -> None:
         """Let the parameters be views of a flat tensor: nothing is copied."""
         for span, (_, parameter) in zip(self.spans, self.parameters, strict=True):

@@ -26,7 +26,7 @@ from agileml.apps.torch.batches.loader import Loader
 from agileml.apps.torch.batches.minibatches import ExampleSlice, Minibatches
 from agileml.apps.torch.data import DataSet, DatasetExamples, Examples, groups_of, load_data
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
-from agileml.apps.torch.export import exported, optimizer_state, torch_state
+from agileml.apps.torch.export import exported, optimizer_state, state_of
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.names import ModuleConfig, called, loss_named
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
@@ -317,7 +317,7 @@ class TorchModule(Application):
     # -- the result -----------------------------------------------------------------------------------------------
 
     def as_model(self, parameters: Mapping[str, Array]) -> dict[str, Tensor]:
-        return exported(parameters, self.flat.module)
+        return exported(parameters, self.flat)
 
     def optimizer_state(
         self, slots: Sequence[Mapping[str, Array]], optimizer: Mapping[str, Any], clocks: int, factor: float
@@ -326,9 +326,9 @@ class TorchModule(Application):
 
     def module_with(self, parameters: Mapping[str, Array]) -> nn.Module:
         """A new module that holds these parameters, on the CPU."""
-        module = self._built().module
-        module.load_state_dict(torch_state(parameters, module), strict=False)
-        return module
+        flat = self._built()
+        flat.module.load_state_dict(state_of(parameters, flat), strict=False)
+        return flat.module
 
     @property
     def test(self) -> Examples | None:
