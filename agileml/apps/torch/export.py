@@ -16,18 +16,18 @@ from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.resident.state import TorchOptimizer, parameter_groups
 
 
-def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Tensor]:
+def torch_state(result: str | Path | Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
     """A state dict for `module` from the result of a run: its tables, or the path of its model.safetensors.
 
-    Parameters that need no gradient, which training does not change, are the module's own if the tables are given.
-    Raises InputError when it does not fit.
+    Parameters that need no gradient, which training does not change, are the module's own if the tables are given, and
+    so is what its state dict has beside tensors. Raises InputError when it does not fit.
     """
     if not isinstance(result, Mapping):
         return _read(Path(result), module)
     return state_of(result, FlatModule(module, "module"))
 
 
-def state_of(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]:
+def state_of(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Any]:
     """As `torch_state`, for a module that is laid out: its parameters may have been frozen since. Raises InputError."""
     by_tensor: dict[int, Tensor] = {}
     for table in flat.tables():
@@ -50,9 +50,13 @@ def state_of(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]
     # state_dict() names a tied tensor once per place, and all of these names are the same object.
     own = flat.module.state_dict(keep_vars=True)
     return {
-        name: by_tensor[id(tensor)] if id(tensor) in by_tensor else tensor.detach()
-        for name, tensor in own.items()
+        name: by_tensor[id(value)] if id(value) in by_tensor else _detached(value)
+        for name, value in own.items()
     }
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def exported(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]:
@@ -65,7 +69,7 @@ def exported(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]
     }
 
 
-def _read(path: Path, module: nn.Module) -> dict[str, Tensor]:
+def _read(path: Path, module: nn.Module) -> dict[str, Any]:
     try:
         with safe_open(path, "pt") as opened:
             found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
@@ -75,7 +79,8 @@ def _read(path: Path, module: nn.Module) -> dict[str, Tensor]:
         raise InputError(
             f"{path} cannot be read ({error}), expected the model.safetensors of a run"
         ) from None
-    own = {name: tensor for name, tensor in module.state_dict().items() if isinstance(tensor, Tensor)}
+    state = module.state_dict()
+    own = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if missing := sorted(own.keys() ^ found.keys()):
         whose = "this module" if missing[0] in own else "the file"
         raise InputError(f"{path}: only {whose} has {missing[0]!r}, expected the model of this module")
@@ -84,7 +89,7 @@ def _read(path: Path, module: nn.Module) -> dict[str, Tensor]:
             raise InputError(
                 f"{path}: {name!r} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
             )
-    return found
+    return {**state, **found}
 
 
 STATES = {

@@ -67,7 +67,7 @@ class FlatModule:
         self.parameters = [(name, p) for name, p in trainable if id(p) not in by_row]
         self.row_parameters = [(name, p) for name, p in trainable if id(p) in by_row]
         self.spans = lay_out((name, parameter.shape) for name, parameter in self.parameters)
-        saved = set(module.state_dict(keep_vars=True))
+        saved = self._saved = set(module.state_dict(keep_vars=True))
         persistent = [(name, buffer) for name, buffer in module.named_buffers() if name in saved]
         self.constants = [(name, buffer) for name, buffer in module.named_buffers() if name not in saved]
         self.buffers = lay_out((n, b.shape) for n, b in persistent if b.dtype.is_floating_point)
@@ -160,6 +160,15 @@ class FlatModule:
         known = {id(parameter) for _, parameter in (*self.parameters, *self.row_parameters)}
         found = ((name, p) for name, p in self.module.named_parameters() if p.requires_grad and p.numel())
         return next((name for name, parameter in found if id(parameter) not in known), None)
+
+    def check_names(self) -> None:
+        """Raise InputError if the module has other parameters or saved buffers than when it was laid out."""
+        if strange := sorted(self._saved ^ set(self.module.state_dict(keep_vars=True))):
+            what = "removed" if strange[0] in self._saved else "made"
+            raise InputError(
+                f"model.module: forward {what} {strange[0]!r}, expected all parameters and saved buffers to be there "
+                "before the first forward, and to stay"
+            )
 
     def point(self, flat: Tensor) -> None:
         """Let the parameters be views of a flat tensor: nothing is copied."""

@@ -11,6 +11,7 @@ import torch
 
 from agileml.application import Array, InputError
 from agileml.apps.torch.data import DataSet
+from agileml.apps.torch.export import exported
 from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trees import mapped
 from agileml.core.compute.traces import is_in_user_code
@@ -34,6 +35,7 @@ def try_batches(
             tables = {table.name: stepper.flat.values(table) for table in stepper.flat.tables()}
             for _ in range(times):
                 _step(stepper, batch, tables)
+            exported(tables, stepper.flat)  # what the end of the run writes
     if data.test is None or not len(data.test):
         return
     items = min(len(data.test), MOST_ITEMS)
@@ -68,6 +70,7 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
         raise InputError(
             f"model.loss: the first {batch.items} items have the loss {loss}, expected a finite number"
         )
+    stepper.flat.check_names()
     stepper.flat.buffer_changes(tables, 1.0)
 
 

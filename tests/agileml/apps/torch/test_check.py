@@ -38,6 +38,22 @@ def infinite(output: Tensor, target: Tensor) -> Tensor:
     return output.sum() / 0
 
 
+class Late(nn.Module):
+    """Makes a part of it in its first forward: a layer, or a buffer."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.what == "layer" and not hasattr(self, "last"):
+            self.last = nn.Linear(2, 2)
+        if self.what == "buffer":
+            self.register_buffer("seen", torch.ones(1))
+        return self.last(self.layer(x)) if self.what == "layer" else self.layer(x)
+
+
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "shapes": (
         {"build": lambda: nn.Linear(5, 2)},
@@ -61,6 +77,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         InputError,
         "one test batch of 8 items .* cannot be computed: RuntimeError: mat1 and mat2",
     ),
+    "layer made late": ({"build": lambda: Late("layer")}, InputError, r"forward made 'last\.bias', expected"),
+    "buffer made late": ({"build": lambda: Late("buffer")}, InputError, "forward made 'seen', expected"),
     "batch": ({"dataset": (X[:10], Y[:10])}, ConfigError, "found 20, expected at most the 10 items"),
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import agileml
 from agileml.application import InputError
+from agileml.apps.torch.export import torch_state
 from agileml.apps.torch.module import TorchModule
 
 X = np.random.default_rng(1).normal(size=(48, 6)).astype(np.float32)
@@ -76,6 +77,33 @@ def test_plain_torch_goes_on_from_the_files_of_a_run(kind: str, tmp_path: Path) 
         longer.module().state_dict().items(), module.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=name)
+
+
+class Labelled(nn.Linear):
+    """A layer whose state dict holds more than tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 2)
+        self.labels = ["no", "yes"]
+
+    def get_extra_state(self) -> Any:
+        return {"labels": self.labels}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.labels = state["labels"]
+
+
+def test_what_a_state_dict_has_beside_tensors_is_the_modules_own(tmp_path: Path) -> None:
+    app = TorchModule(build=Labelled, dataset=(X, Y))
+    job = {"application": "torch", "model": {"batch_size": 8}, "clocks": 2, "out": str(tmp_path / "run")}
+    result = agileml.run(job, app, sequential=True)
+    path = result.folder / "model.safetensors"
+    assert load_file(path).keys() == {"weight", "bias"}
+    module = Labelled()
+    for state in (torch_state(path, module), torch_state(result.parameters, module)):
+        assert state["_extra_state"] == {"labels": ["no", "yes"]}
+        module.load_state_dict(state, strict=True)
+        assert torch.equal(module.weight, result.module().weight)
 
 
 def test_a_result_shows_itself_in_a_line(tmp_path: Path) -> None:
