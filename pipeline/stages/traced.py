@@ -74,8 +74,12 @@ class TracedModel:
 
 
 def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
-    """The layers of a model in training mode, for inputs of the shapes of `inputs`. Raises StageError."""
-    model.train()
+    """The layers of a model in training mode, for inputs of the shapes of `inputs`. Raises StageError.
+
+    Parts that are in eval mode in a model that is not, such as a frozen batch norm, stay so.
+    """
+    if not model.training:
+        model.train()
     program = _exported(model, tuple(inputs))
     signature = program.graph_signature
     for spec in signature.output_specs:
@@ -168,7 +172,7 @@ def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
             raise StageError(
                 f"{type(model).__name__}.stages() must return a list of modules, found {parts!r:.80}"
             )
-        model = _Chain(parts).train()
+        model = _Chain(parts)
     names = {module: name or type(model).__name__ for name, module in model.named_modules()}
     calls: list[nn.Module] = []
     handles = []

@@ -21,6 +21,7 @@ from agileml.apps.torch.data import DataSet, Examples
 from agileml.apps.torch.evaluation import Evaluation, OwnEvaluation, measured_by
 from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.module import TorchModule
+from agileml.apps.torch.objective import evaluating
 from agileml.apps.torch.step import Stepper, in_turn, seeded
 from agileml.apps.torch.trial import placed_batch
 from agileml.apps.torch.units import StreamReady
@@ -215,18 +216,16 @@ class ScriptModule(TorchModule):
         evaluation, module = self.prepared.evaluation, self.prepared.model
         if evaluation is None:
             return ()
-        was_training = module.training
         with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
             batch = placed_batch(evaluation.test.take(np.arange(1)), 1, None, None)
             try:
-                return tuple(measured_by(evaluation.measure, module.eval(), batch))
+                with evaluating(module):
+                    return tuple(measured_by(evaluation.measure, module, batch))
             except InputError:
                 raise
             except Exception as error:
                 error.add_note("evaluate_on(): one test item")
                 raise
-            finally:
-                module.train(was_training)
 
     def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
         evaluation = self.prepared.evaluation

@@ -35,7 +35,6 @@ class LoopStepper(Stepper):
     def hear(self, batch: Batch) -> None:
         """The loop's body cannot run without a step, so the batch is handed to the model as usual: all but the target,
         or a mapping as it is."""
-        self.module.train()
         self.rows.hear(lambda: self._called_as_usual(batch.tree), "training")
 
     def _called_as_usual(self, tree: Any) -> None:

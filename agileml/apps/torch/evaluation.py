@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from agileml.application import InputError
 from agileml.apps.torch.data import Examples
-from agileml.apps.torch.objective import autocasting, right_places
+from agileml.apps.torch.objective import autocasting, evaluating, right_places
 from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trial import placed_batch
 
@@ -39,16 +39,16 @@ class Evaluation:
     def of(self, start: int, stop: int) -> Sums:
         """The sums over the test items [start, stop)."""
         found: Sums = {}
-        self.stepper.module.eval()
-        for batch in self._batches(start, stop):
-            add(found, self.measured(batch))
+        with evaluating(self.stepper.module):
+            for batch in self._batches(start, stop):
+                add(found, self.measured(batch))
         return found
 
     def hear(self, start: int, stop: int) -> None:
         """Note in the stepper which rows `of` will look up."""
-        self.stepper.module.eval()
-        for batch in self._batches(start, stop):
-            self.stepper.rows.hear(partial(self.measured, batch), "evaluation")
+        with evaluating(self.stepper.module):
+            for batch in self._batches(start, stop):
+                self.stepper.rows.hear(partial(self.measured, batch), "evaluation")
 
     def _batches(self, start: int, stop: int) -> Iterator[Batch]:
         for first in range(start, stop, self.at_once):

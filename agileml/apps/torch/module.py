@@ -28,7 +28,7 @@ from agileml.apps.torch.data import DataSet, DatasetExamples, Examples, groups_o
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
 from agileml.apps.torch.export import exported, optimizer_state, state_of
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
-from agileml.apps.torch.names import ModuleConfig, called, loss_named
+from agileml.apps.torch.names import ModuleConfig, built, loss_named
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
@@ -120,11 +120,7 @@ class TorchModule(Application):
     def _built(self) -> FlatModule:
         """The module as every machine builds it."""
         with TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
-            if self._own["build"] is not None:
-                return FlatModule(called(self._own["build"], "build"), "build")
-            assert self.model.module is not None
-            build = function_named(self.model.module, "model.module")
-            return FlatModule(called(build, "model.module", **self.model.arguments), "model.module")
+            return built(self._own["build"], self.model)
 
     @cached_property
     def stepper(self) -> Stepper:

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch.nn import functional
 
 from agileml.application import InputError, LossScaleRule
+from agileml.apps.torch.flat import FlatModule
 from agileml.apps.user_code import function_named
 from agileml.config.section import Section
 from agileml.config.text import ConfigError, nearest
@@ -82,6 +83,20 @@ def loss_named(name: str) -> Callable[..., Any]:
     if ":" in name:
         return function_named(name, "model.loss")
     raise InputError(f"model.loss: found {name!r}, {nearest(name, LOSSES)}, or package.file:function")
+
+
+def built(own: Callable[..., Any] | None, model: ModuleConfig) -> FlatModule:
+    """The module that the user's own function makes, or else the one that the config names. Raises InputError."""
+    if own is not None:
+        flat = FlatModule(called(own, "build"), "build")
+    else:
+        assert model.module is not None
+        function = function_named(model.module, "model.module")
+        flat = FlatModule(called(function, "model.module", **model.arguments), "model.module")
+    # As from_pretrained returns it. In a module that is in train mode each part keeps the mode that it was built in.
+    if not flat.module.training:
+        flat.module.train()
+    return flat
 
 
 def called(function: Callable[..., Any], key: str, *arguments: Any, **named: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,6 +65,19 @@ class UserStep:
 
     def __call__(self, module: nn.Module, batch: Any) -> Judged:
         return Judged(self.function(module, batch))
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards each part of the module is in its own mode again."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:  # parents come first, and take their parts along
+            if part.training != was_training:
+                part.train(was_training)
 
 
 def autocasting(device: torch.device, dtype: str | None) -> AbstractContextManager[Any]:

@@ -125,7 +125,6 @@ class Stepper:
 
     def hear(self, batch: Batch) -> None:
         """Note in `rows` which rows a forward of the batch looks up, whatever parameters there are."""
-        self.module.train()
         with autocasting(self.device, self._autocast):
             self.rows.hear(lambda: self._objective(self.module, batch.tree), "training")
 
@@ -147,7 +146,6 @@ class Stepper:
             self._written.clear()
             self._finished.clear()
             self.rows.forget_gradients()
-            self.module.train()
             total = 0.0
             for batch in batches:
                 self._is_last = batch is batches[-1]

@@ -12,6 +12,7 @@ import torch
 from agileml.application import Array, InputError
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.export import exported
+from agileml.apps.torch.objective import evaluating
 from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trees import mapped
 from agileml.core.compute.traces import is_in_user_code
@@ -42,9 +43,9 @@ def try_batches(
     with _tried(f"one test batch of {items} items ({KEYS})"):
         batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
         if stepper is not None:
-            stepper.module.eval()
             stepper.use(tables)
-            stepper.judged(batch)
+            with evaluating(stepper.module):
+                stepper.judged(batch)
 
 
 def placed_batch(tree: Any, items: int, augment: Augment | None, stepper: Stepper | None) -> Batch:

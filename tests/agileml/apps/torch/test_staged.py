@@ -49,6 +49,15 @@ def normed(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(first, *blocks, last)
 
 
+def partly_frozen() -> nn.Module:
+    """As `normed`, without random numbers, and the statistics of one batch norm as they are."""
+    net = normed(0.3)
+    net[2].eval()
+    net[1].dropout.eval()
+    net[3].dropout.eval()
+    return net
+
+
 class LeastPeak(nn.Module):
     """Divides by the least of the units' greatest numbers; at first no unit changes it."""
 
@@ -114,13 +123,28 @@ def test_any_cut_has_the_bits_of_one_process(build: Any, defer: bool) -> None:
 @pytest.mark.parametrize("build", [network, normed, LeastPeak])
 def test_without_random_numbers_they_are_the_bits_of_data_parallelism(build: Any) -> None:
     staged, plain = made(build), made(build, is_staged=False)
-    values, unit = start(staged), Unit(5, 0, 1, 2)
+    agree(staged, plain, start(staged))
+
+
+def test_layers_in_eval_mode_stay_in_it() -> None:
+    staged, plain = made(partly_frozen), made(partly_frozen, is_staged=False)
+    values = {table.name: staged.initial(table) for table in staged.tables()}
+    found = agree(staged, plain, values)
+    places = {span.name: span for span in staged.flat.buffers}
+    changed = {name for name, place in places.items() if found[BUFFERS][0, place.start : place.stop].any()}
+    assert changed == {"0.running_mean", "0.running_var", "4.running_mean", "4.running_var"}
+
+
+def agree(staged: TorchModule, plain: TorchModule, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The updates of a unit, which are the same in stages and as a whole."""
+    unit = Unit(5, 0, 1, 2)
     one = staged.process(unit, staged.load(0), values)
     other = plain.process(unit, plain.load(0), values)
     assert one.tables.keys() == other.tables.keys() == values.keys()
     for name in values:
         np.testing.assert_array_equal(one.tables[name], other.tables[name])
     assert one.loss == other.loss
+    return dict(one.tables)
 
 
 def test_units_between_forward_and_backward_have_buffers_of_their_own() -> None:
