@@ -55,7 +55,7 @@ class LoopStepper(Stepper):
             ) from error
 
     def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
-        self._wait_for_all()  # the script may read any of them at once
+        self.wait_for_all()  # the script may read any of them at once
         is_last_piece, share = self._is_last, batch.items / clock_items
         self._shown: dict[str, Tensor] = {}
         self._version = -1

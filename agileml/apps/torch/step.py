@@ -119,7 +119,7 @@ class Stepper:
 
     def judged(self, batch: Batch) -> Judged:
         """The mean loss, the output and the target, without a gradient."""
-        self._wait_for_all()
+        self.wait_for_all()
         with torch.no_grad(), autocasting(self.device, self._autocast):
             return self._objective(self.module, batch.tree)
 
@@ -174,7 +174,7 @@ class Stepper:
         finite. `check(loss)` raises InputError for a loss that cannot be used."""
         with self._first_use(), autocasting(self.device, self._autocast):
             loss = self._objective(self.module, batch.tree).loss
-        self._wait_for_all()  # backward may read anything
+        self.wait_for_all()  # backward may read anything
         check(loss)
         total = float(loss.detach()) * batch.items
         if math.isfinite(total) or self.may_overflow:
@@ -224,17 +224,18 @@ class Stepper:
         if tables is None:
             return nullcontext()
         if self._first_uses.is_compiled:
-            self._wait_for_all()
+            self.wait_for_all()
             return nullcontext()
         unseen = self._first_uses.unseen()
         if len(unseen) == len(self.flat.spans):  # none was seen yet
-            self._wait_for_all()
+            self.wait_for_all()
             return self._first_uses.learning()
         for span in unseen:
             tables.wait(PARAMETERS, span.start, span.stop)
         return self._first_uses.waiting(lambda span: tables.wait(PARAMETERS, span.start, span.stop))
 
-    def _wait_for_all(self) -> None:
+    def wait_for_all(self) -> None:
+        """Wait until all parameters of the clock are here."""
         if self._arriving is not None:
             self._arriving.wait_for_all()
             self._arriving = None

@@ -141,6 +141,7 @@ class UnitComputation:
         """The units' share of the test items, evaluated with the parameters of their clock, where that is due."""
         found: Sums = {}
         if test_items := self._test_items(units):
+            self._app.stepper.wait_for_all()  # the user's own function may read any of them
             with seeded(seed, self._app.threads, self._app.stepper.device):
                 for start, stop in test_items:
                     add(found, self._evaluation().of(start, stop))
