@@ -41,7 +41,7 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Ends the run when a metric has not improved for `patience` evaluations in a row.
+    """Ends the run when a metric has not improved for `patience` evaluations in a row that measured it.
 
     mode: "min" or "max", which is better. least_change: what counts as an improvement.
     """
@@ -56,7 +56,9 @@ class EarlyStopping(Callback):
         self._without = 0  # evaluations since
 
     def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> str | None:
-        value = self._sign * metrics.get(self.metric, math.inf)
+        if self.metric not in metrics:  # it says nothing about improvement
+            return None
+        value = self._sign * metrics[self.metric]
         if value < self._best - self.least_change:
             self._best, self._best_clock, self._without = value, clock, 0
             return None

@@ -151,7 +151,7 @@ class ScriptModule(TorchModule):
             again.ended()
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
-        stepper = (LoopCudaStepper if self._is_on_cuda else LoopStepper)(flat, no_objective)
+        stepper = (LoopCudaStepper if self.model.is_on_cuda else LoopStepper)(flat, no_objective)
         stepper.script = self.script
         stepper.turn_of = self._turn
         return stepper

@@ -17,7 +17,7 @@ from agileml.apps.torch.data import Examples
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, OwnEvaluation
 from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.objective import Judged, OutputLoss, right_places
-from agileml.apps.torch.step import Stepper, in_turn, seeded
+from agileml.apps.torch.step import Stepper
 from agileml.config.text import ConfigError
 
 KEYS = {
@@ -130,16 +130,9 @@ class TrainingModule(TorchModule):
         schedule = self._optimizer[1]
         return 1.0 if schedule is None else schedule.factor(clock)
 
-    def metrics(self) -> tuple[str, ...]:
-        return self._metric_names if self.evaluates_every() else ()
-
     @cached_property
     def _metric_names(self) -> tuple[str, ...]:
-        """The names of the class's metrics, found by measuring one item."""
-        assert self.data.test is not None
-        with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
-            stepper = self._stepper_of(self._built())
-            return tuple(self.evaluation_with(stepper, self.data.test).of(0, 1))
+        return self._measured_names()  # only evaluate() knows them
 
     def evaluation_with(self, stepper: Stepper, test: Examples) -> Evaluation:
         return OwnEvaluation(stepper, test, {}, self._at_once, self._training.evaluate, self.model.autocast)

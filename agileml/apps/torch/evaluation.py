@@ -15,7 +15,7 @@ from agileml.application import InputError
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.objective import autocasting, evaluating, right_places
 from agileml.apps.torch.step import Batch, Stepper
-from agileml.apps.torch.trial import placed_batch
+from agileml.apps.torch.trial import MOST_ITEMS, placed_batch, tried_test_batch
 
 LOSS, ACCURACY = "test_loss", "test_accuracy"
 Sums = dict[str, tuple[float, float]]  # by metric, a sum and its weight
@@ -43,6 +43,12 @@ class Evaluation:
             for batch in self._batches(start, stop):
                 add(found, self.measured(batch))
         return found
+
+    def of_first(self) -> Sums:
+        """The sums over the first test items, as a batch that is tried. Errors of the user's code say so."""
+        items = min(len(self.test), MOST_ITEMS)
+        with tried_test_batch(items):
+            return self.of(0, items)
 
     def hear(self, start: int, stop: int) -> None:
         """Note in the stepper which rows `of` will look up."""

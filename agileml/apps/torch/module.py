@@ -28,8 +28,7 @@ from agileml.apps.torch.data import DataSet, DatasetExamples, Examples, groups_o
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, means
 from agileml.apps.torch.export import exported, optimizer_state, state_of
 from agileml.apps.torch.flat import PARAMETERS, FlatModule
-from agileml.apps.torch.names import ModuleConfig, built, loss_named
-from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
+from agileml.apps.torch.names import ModuleConfig, built, objective_of
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.apps.torch.staged.staged_module import StagedModule, staged_module
@@ -128,28 +127,12 @@ class TorchModule(Application):
         return self._stepper_of(self.flat)
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
-        step = self._function("step")
-        objective: Objective
-        if step is not None:
-            objective = UserStep(step)
-        else:
-            named = self._own["loss"] or self.model.loss
-            objective = OutputLoss(loss_named(named) if isinstance(named, str) else named)
-        if not self._is_on_cuda:
+        objective = objective_of(self._function("step"), self._own["loss"] or self.model.loss)
+        if not self.model.is_on_cuda:
             return Stepper(flat, objective, self.model.autocast)
         from agileml.apps.torch.cuda import CudaStepper
 
         return CudaStepper(flat, objective, self.model.autocast)
-
-    @property
-    def _is_on_cuda(self) -> bool:
-        """Units are computed on a CUDA device. Raises InputError."""
-        if self.model.device == "cuda" and not torch.cuda.is_available():
-            raise InputError(
-                "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
-                "(machines.gpus reserves one)"
-            )
-        return self.model.device != "cpu" and torch.cuda.is_available()
 
     def _function(self, key: str) -> Callable[..., Any] | None:
         """A function of the user's: the one given to this instance, else the one that the config names."""
@@ -340,7 +323,20 @@ class TorchModule(Application):
             return means(self.evaluation_with(self.stepper, test).of(0, len(test)))
 
     def metrics(self) -> tuple[str, ...]:
-        return (LOSS, ACCURACY, *self._metric_functions) if self.evaluates_every() else ()
+        return self._metric_names if self.evaluates_every() else ()
+
+    @cached_property
+    def _metric_names(self) -> tuple[str, ...]:
+        """The names of the metrics. Raises InputError, and the user's own errors."""
+        if self.model.device == "cuda":  # there may be none here, and all processes must have the same names
+            return (LOSS, ACCURACY, *self._metric_functions)
+        return self._measured_names()
+
+    def _measured_names(self) -> tuple[str, ...]:
+        """The names of what one test batch is measured by: whether outputs are scores of classes shows only there."""
+        assert self.test is not None
+        with TORCH, seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+            return tuple(self.evaluation_with(self._stepper_of(self._built()), self.test).of_first())
 
     def evaluates_every(self) -> int | None:
         every = self.model.evaluate_every

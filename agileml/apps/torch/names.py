@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from agileml.application import InputError, LossScaleRule
 from agileml.apps.torch.flat import FlatModule
+from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.user_code import function_named
 from agileml.config.section import Section
 from agileml.config.text import ConfigError, nearest
@@ -74,6 +75,23 @@ class ModuleConfig(Section):
                 key=("model", "autocast"),
             )
         return (self.loss_scale or LossScaleConfig()).rule()
+
+    @property
+    def is_on_cuda(self) -> bool:
+        """Units are computed on a CUDA device. Raises InputError."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError(
+                "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
+                "(machines.gpus reserves one)"
+            )
+        return self.device != "cpu" and torch.cuda.is_available()
+
+
+def objective_of(step: Callable[..., Any] | None, loss: Callable[..., Any] | str) -> Objective:
+    """The user's step, or else a loss of (output, target), which may be a name. Raises InputError."""
+    if step is not None:
+        return UserStep(step)
+    return OutputLoss(loss_named(loss) if isinstance(loss, str) else loss)
 
 
 def loss_named(name: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def try_batches(
     if data.test is None or not len(data.test):
         return
     items = min(len(data.test), MOST_ITEMS)
-    with _tried(f"one test batch of {items} items ({KEYS})"):
+    with tried_test_batch(items):
         batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
         if stepper is not None:
             stepper.use(tables)
@@ -73,6 +73,11 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
         )
     stepper.flat.check_names()
     stepper.flat.buffer_changes(tables, 1.0)
+
+
+def tried_test_batch(items: int) -> AbstractContextManager[None]:
+    """The context of what is done with one test batch: errors of the user's code say so."""
+    return _tried(f"one test batch of {items} items ({KEYS})")
 
 
 @contextmanager

@@ -41,6 +41,13 @@ def test_clocks_that_are_done_again_are_no_missing_improvement() -> None:
         assert rule.on_evaluate(clock, {"error": 2.0}) is None
 
 
+def test_an_evaluation_without_the_metric_is_not_judged() -> None:
+    rule = EarlyStopping("error", patience=2, mode="max")
+    assert [rule.on_evaluate(clock, {"test_loss": 1.0}) for clock in range(1, 9)] == [None] * 8
+    assert rule.on_evaluate(9, {"error": 0.5}) is None
+    assert [rule.on_evaluate(10 + n, {"error": 0.4}) is None for n in range(2)] == [True, False]
+
+
 class Deaf(Callback):
     """Fails at its second clock."""
 

@@ -324,7 +324,7 @@ def _tensor(wire: Wire, fact: Fact) -> Tensor:
 def staged_module(app: TorchModule, own: Mapping[str, Any], flat: FlatModule) -> StagedModule:
     """The stages of a job. own: the objects that the user gave instead of names. Raises ConfigError, InputError."""
     settings, model, whole = app.settings, app.model, app.minibatches.batch
-    loss = _loss(model, own, is_evaluated=bool(app.metrics()))
+    loss = _loss(model, own, is_evaluated=app.evaluates_every() is not None)
     units = settings.slices * settings.units_per_slice
     if whole % units:
         raise ConfigError(

@@ -171,6 +171,29 @@ def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
         agileml.run(job | {"out": None}, TorchModule(build=build, dataset=DATA), sequential=True)
 
 
+def test_accuracy_is_promised_where_outputs_are_scores_of_classes(tmp_path: Path) -> None:
+    """A regression measures its loss and metrics of the user's, so a rule that goes by its accuracy is refused."""
+    data = ((X[:40], X[:40, :2]), (X[40:], X[40:, :2]))
+    own = TorchModule(
+        build=build, dataset=data, loss="mse", metrics={"bias": lambda out, y: (out - y).mean()}
+    )
+    job = values(out=str(tmp_path / "run"), plan=[], clocks=12)
+    for section in ("early_stopping", "keep_best"):
+        with pytest.raises(ConfigError, match="found test_accuracy, expected one of test_loss, bias"):
+            agileml.run(job | {section: {"metric": "test_accuracy", "mode": "max"}}, own, sequential=True)
+    assert not (tmp_path / "run").exists()
+    result = agileml.run(job | {"keep_best": {"metric": "bias"}}, own, sequential=True)
+    assert result.summary["best"]["metric"] == "bias" and set(result.metrics) == {"test_loss", "bias"}
+
+
+def test_a_test_batch_that_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
+    own = TorchModule(build=build, dataset=((X[:40], Y[:40]), (X[40:, :3], Y[40:])))
+    with pytest.raises(
+        InputError, match=r"one test batch of 8 items .* cannot be computed: RuntimeError: mat1"
+    ):
+        agileml.run(values(out=str(tmp_path / "run")), own, sequential=True)
+
+
 def test_metrics_that_are_none() -> None:
     adam = optimizer("adamw", learning_rate=0.01)
 
