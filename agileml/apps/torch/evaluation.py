@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from agileml.application import InputError
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.objective import autocasting, evaluating, right_places
-from agileml.apps.torch.step import Batch, Stepper
+from agileml.apps.torch.step import Batch, BeginBatch, Stepper
 from agileml.apps.torch.trial import MOST_ITEMS, placed_batch, tried_test_batch
 
 LOSS, ACCURACY = "test_loss", "test_accuracy"
@@ -36,11 +36,11 @@ class Evaluation:
     functions: Mapping[str, Metric]
     at_once: int
 
-    def of(self, start: int, stop: int) -> Sums:
-        """The sums over the test items [start, stop)."""
+    def of(self, start: int, stop: int, begin: BeginBatch = lambda number: None) -> Sums:
+        """The sums over the test items [start, stop). `begin(number)` is called before each batch is made."""
         found: Sums = {}
         with evaluating(self.stepper.module):
-            for batch in self._batches(start, stop):
+            for batch in self._batches(start, stop, begin):
                 add(found, self.measured(batch))
         return found
 
@@ -50,14 +50,15 @@ class Evaluation:
         with tried_test_batch(items):
             return self.of(0, items)
 
-    def hear(self, start: int, stop: int) -> None:
+    def hear(self, start: int, stop: int, begin: BeginBatch) -> None:
         """Note in the stepper which rows `of` will look up."""
         with evaluating(self.stepper.module):
-            for batch in self._batches(start, stop):
+            for batch in self._batches(start, stop, begin):
                 self.stepper.rows.hear(partial(self.measured, batch), "evaluation")
 
-    def _batches(self, start: int, stop: int) -> Iterator[Batch]:
-        for first in range(start, stop, self.at_once):
+    def _batches(self, start: int, stop: int, begin: BeginBatch) -> Iterator[Batch]:
+        for number, first in enumerate(range(start, stop, self.at_once)):
+            begin(number)
             numbers = np.arange(first, min(first + self.at_once, stop))
             yield placed_batch(self.test.take(numbers), len(numbers), None, self.stepper)
 

@@ -386,6 +386,6 @@ def _restored(settings: Settings, own: dict[str, Any]) -> TorchModule:
     return TorchModule(settings, **own)
 
 
-def seeded_for_data(seed: int) -> AbstractContextManager[None]:
+def seeded_for_data(seed: int) -> AbstractContextManager[object]:
     """Random numbers of a data set from `seed` on, in whichever process its items are made."""
     return seeded(seed, 1, torch.device("cpu"))

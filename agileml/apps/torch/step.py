@@ -25,6 +25,7 @@ from agileml.core.parameters.layout import ALIGNMENT
 from agileml.core.parameters.loss_scale import LOSS_SCALE
 
 Ready = Callable[[int, int], None]
+BeginBatch = Callable[[int], None]  # by the number of the batch among those of its unit, from 0
 # Below it no loss needs a scale: a gradient that overflows here is not one of float16's.
 LEAST_SCALE = 2.0**-16
 HERE_ALONE = 2  # references to an array that only a local variable and the call that counts them have
@@ -129,14 +130,19 @@ class Stepper:
             self.rows.hear(lambda: self._objective(self.module, batch.tree), "training")
 
     def gradient(
-        self, batches: Sequence[Batch], clock_items: int, ready: Callable[[Array], Ready] | None = None
+        self,
+        batches: Sequence[Batch],
+        clock_items: int,
+        ready: Callable[[Array], Ready] | None = None,
+        begin: BeginBatch = lambda number: None,
     ) -> tuple[Array | None, float]:
         """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array; rows' are in `rows`.
 
         The loss is the mean over a batch; the gradients of several batches are added up, one backward after the other.
         No gradient (None) where a loss is not finite, unless the clock may overflow. Raises InputError where no loss
         scale helps any more.
-        `ready(array)` is asked for what to call with (start, stop) whenever a range is final.
+        `ready(array)` is asked for what to call with (start, stop) whenever a range is final. `begin(number)` is called
+        before each batch.
         """
         versions = [parameter._version for _, parameter in self.flat.parameters]
         constants = [buffer._version for _, buffer in self.flat.constants]
@@ -147,7 +153,8 @@ class Stepper:
             self._finished.clear()
             self.rows.forget_gradients()
             total = 0.0
-            for batch in batches:
+            for number, batch in enumerate(batches):
+                begin(number)
                 self._is_last = batch is batches[-1]
                 total += self._backward(
                     batch, clock_items, lambda loss: self._check(loss, versions, constants)
@@ -346,9 +353,13 @@ def alone(threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def seeded(seed: int, threads: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, threads: int, device: torch.device) -> Iterator[BeginBatch]:
     """The random numbers of torch, NumPy and Python from `seed` on, and so many threads of torch; all as before
-    afterwards."""
+    afterwards.
+
+    Gives a function to call with the number of each batch before it is computed: all but the first have random numbers
+    of their own, which do not depend on how many the batches before have drawn.
+    """
     # torch.manual_seed also walks through every kind of accelerator, which takes longer than a small step.
     generators = [torch.default_generator]
     if device.type == "cuda":
@@ -358,15 +369,25 @@ def seeded(seed: int, threads: int, device: torch.device) -> Iterator[None]:
     before = torch.get_num_threads()
     # Always: it also tells torch's own MKL, which limits of OpenMP from elsewhere do not reach.
     torch.set_num_threads(threads)
+
+    def begin(number: int) -> None:
+        if number:
+            own = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]
+            _draw_from(generators, int(own >> np.uint64(1)))
+
     try:
-        for generator in generators:
-            generator.manual_seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)
-        random.seed(seed)
-        yield
+        _draw_from(generators, seed)
+        yield begin
     finally:
         torch.set_num_threads(before)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         np.random.set_state(numpys)
         random.setstate(pythons)
+
+
+def _draw_from(generators: Sequence[torch.Generator], seed: int) -> None:
+    for generator in generators:
+        generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)

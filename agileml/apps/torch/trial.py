@@ -13,7 +13,7 @@ from agileml.application import Array, InputError
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.export import exported
 from agileml.apps.torch.objective import evaluating
-from agileml.apps.torch.step import Batch, Stepper
+from agileml.apps.torch.step import Batch, Stepper, seeded
 from agileml.apps.torch.trees import mapped
 from agileml.core.compute.traces import is_in_user_code
 
@@ -62,17 +62,24 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
     """One forward and backward with these values of the module's tables."""
     rows = {}
     if stepper.rows:
-        stepper.hear(batch)
+        with _seeded_for(stepper):
+            stepper.hear(batch)
         rows = stepper.rows.heard()
     tables = {name: table[rows[name]] if name in rows else table for name, table in values.items()}
     stepper.use(tables, rows)
-    gradient, loss = stepper.gradient([batch], batch.items)
+    with _seeded_for(stepper):
+        gradient, loss = stepper.gradient([batch], batch.items)
     if gradient is None:
         raise InputError(
             f"model.loss: the first {batch.items} items have the loss {loss}, expected a finite number"
         )
     stepper.flat.check_names()
     stepper.flat.buffer_changes(tables, 1.0)
+
+
+def _seeded_for(stepper: Stepper) -> AbstractContextManager[object]:
+    """The same random numbers each time: ids that forward draws are heard of before they are looked up."""
+    return seeded(0, torch.get_num_threads(), stepper.device)
 
 
 def tried_test_batch(items: int) -> AbstractContextManager[None]:

@@ -67,10 +67,10 @@ class UnitComputation:
             if not request.numbers:  # fewer items in a clock than units
                 return Updates({}, metrics=metrics)
             made = heard.made if heard else self._made(request, units, items)
-            with seeded(request.seed, app.threads, stepper.device):
+            with seeded(request.seed, app.threads, stepper.device) as begin:
                 batches = self._placed(made, request)
                 stream = None if ready is None else _to_stream(ready)
-                gradient, loss = stepper.gradient(batches, app.minibatches.batch, stream)
+                gradient, loss = stepper.gradient(batches, app.minibatches.batch, stream, begin)
                 if gradient is None:
                     return Updates({}, loss, request.items, metrics)
                 changes = {}  # of a forward that overflowed none
@@ -97,12 +97,13 @@ class UnitComputation:
         stepper = app.stepper
         with TORCH:
             made = self._made(request, [unit], [items]) if request.numbers else []
-            with seeded(request.seed, app.threads, stepper.device):
-                for batch in self._placed(made, request):
+            with seeded(request.seed, app.threads, stepper.device) as begin:
+                for number, batch in enumerate(self._placed(made, request)):
+                    begin(number)
                     stepper.hear(batch)
             for start, stop in self._test_items([unit]):
-                with seeded(request.seed, app.threads, stepper.device):
-                    self._evaluation().hear(start, stop)
+                with seeded(request.seed, app.threads, stepper.device) as begin:
+                    self._evaluation().hear(start, stop, begin)
             return _Heard(request, made, stepper.rows.heard())
 
     def _made(self, request: Request, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> list[Any]:
@@ -142,9 +143,9 @@ class UnitComputation:
         found: Sums = {}
         if test_items := self._test_items(units):
             self._app.stepper.wait_for_all()  # the user's own function may read any of them
-            with seeded(seed, self._app.threads, self._app.stepper.device):
-                for start, stop in test_items:
-                    add(found, self._evaluation().of(start, stop))
+            for start, stop in test_items:
+                with seeded(seed, self._app.threads, self._app.stepper.device) as begin:
+                    add(found, self._evaluation().of(start, stop, begin))
             if (
                 ACCURACY not in self._app.metrics()
             ):  # outputs of varying length look like scores of classes by chance
