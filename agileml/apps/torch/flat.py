@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,24 @@ def lay_out(shapes: Iterable[tuple[str, Sequence[int]]]) -> tuple[TensorSpan, ..
     return tuple(spans)
 
 
+@dataclass(frozen=True)
+class ConstantBuffer:
+    """What a module has under the name of a buffer that is not saved, and how often that was written to."""
+
+    name: str
+    value: Any
+    version: int
+
+    def is_same(self, now: ConstantBuffer) -> bool:
+        """The same numbers: a buffer that forward computes anew counts as the same where it comes out equal."""
+        if self.value is now.value:
+            return self.version == now.version
+        if not isinstance(self.value, Tensor) or not isinstance(now.value, Tensor):
+            return False
+        is_alike = (self.value.dtype, self.value.device) == (now.value.dtype, now.value.device)
+        return is_alike and self.value._version == self.version and torch.equal(self.value, now.value)
+
+
 class FlatModule:
     """A module and where its tensors lie. Raises InputError for a module that cannot be laid out."""
 
@@ -69,7 +88,7 @@ class FlatModule:
         self.spans = lay_out((name, parameter.shape) for name, parameter in self.parameters)
         saved = self._saved = set(module.state_dict(keep_vars=True))
         persistent = [(name, buffer) for name, buffer in module.named_buffers() if name in saved]
-        self.constants = [(name, buffer) for name, buffer in module.named_buffers() if name not in saved]
+        self._constants = [name for name, _ in module.named_buffers() if name not in saved]
         self.buffers = lay_out((n, b.shape) for n, b in persistent if b.dtype.is_floating_point)
         self.counters = lay_out((n, b.shape) for n, b in persistent if not b.dtype.is_floating_point)
         for name, buffer in persistent:
@@ -154,6 +173,15 @@ class FlatModule:
             return [(span, by_row[table])]
         spans = self.buffers if table == BUFFERS else self.counters
         return [(span, self.module.get_buffer(span.name)) for span in spans]
+
+    def constants(self) -> list[ConstantBuffer]:
+        """The buffers that are not saved, by their names: `module.to()` and forward may put others in their place."""
+        found = []
+        for name in self._constants:
+            owner, _, key = name.rpartition(".")
+            buffer = getattr(self.module.get_submodule(owner), key, None)
+            found.append(ConstantBuffer(name, buffer, buffer._version if isinstance(buffer, Tensor) else 0))
+        return found
 
     def late_parameter(self) -> str | None:
         """A parameter that needs a gradient and did not when the module was laid out; None: there is none."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, ArrivingTables, InputError
-from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
+from agileml.apps.torch.flat import PARAMETERS, ConstantBuffer, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.forward.first_use import FirstUses
 from agileml.apps.torch.forward.linear import write_in_place
 from agileml.apps.torch.forward.row_tables import RowTables
@@ -145,7 +145,7 @@ class Stepper:
         before each batch.
         """
         versions = [parameter._version for _, parameter in self.flat.parameters]
-        constants = [buffer._version for _, buffer in self.flat.constants]
+        constants = self.flat.constants()
         try:
             array = self._begin()
             self._ready = None if ready is None else ready(array)
@@ -312,7 +312,7 @@ class Stepper:
         if self._is_last and span.name not in self._finished:
             self._complete(span)
 
-    def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[int]) -> None:
+    def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[ConstantBuffer]) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise InputError(
@@ -327,11 +327,12 @@ class Stepper:
                 raise InputError(
                     f"model.module: forward changed parameter {name!r} in place, expected only the optimizer to"
                 )
-        for (name, buffer), version in zip(self.flat.constants, constants, strict=True):
-            if buffer._version != version:
+        for before, now in zip(constants, self.flat.constants(), strict=True):
+            if not before.is_same(now):
                 raise InputError(
-                    f"model.module: forward changed the buffer {name!r} that is not in the state dict, "
-                    "expected register_buffer(..., persistent=True) for what changes"
+                    f"model.module: forward changed the buffer {now.name!r} that is not in the state dict, expected "
+                    "register_buffer(..., persistent=True) for what changes, and a plain attribute for what forward "
+                    "computes anew"
                 )
 
 

@@ -14,8 +14,10 @@ from torch.utils.data import Dataset
 from agileml.application import InputError, Settings, Unit
 from agileml.apps import build
 from agileml.apps.torch.export import torch_state
-from agileml.apps.torch.flat import PARAMETERS
+from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.module import TorchModule
+from agileml.apps.torch.objective import OutputLoss
+from agileml.apps.torch.step import Batch, Stepper
 from agileml.config.text import ConfigError
 from agileml.core.compute.unit_computer import UnitError
 from agileml.core.parameters.optimizer import optimizer
@@ -103,6 +105,10 @@ class Changes(Net):
         with torch.no_grad():
             if self.what == "buffer":
                 self.count += 1
+            elif self.what == "another":
+                self.count = self.count + 1
+            elif self.what == "equal":
+                self.count = self.count.clone()
             else:
                 self.layer.weight.mul_(1.0)
         return self.layer(x)
@@ -113,8 +119,25 @@ def test_forward_may_not_change_what_is_not_saved() -> None:
         train(job(lambda: Changes("buffer")))
     with pytest.raises(InputError, match=r"changed parameter 'layer\.weight' in place"):
         train(job(lambda: Changes("parameter")))
-    tables = train(job(lambda: Changes("buffer", persistent=True)), 3)
-    assert tables["buffers"][0, 0] == 3
+    with pytest.raises(InputError, match="changed the buffer 'count' that is not in the state dict"):
+        train(job(lambda: Changes("another")))
+    train(job(lambda: Changes("equal")))
+    for what in ("buffer", "another"):
+        tables = train(job(lambda what=what: Changes(what, persistent=True)), 3)
+        assert tables["buffers"][0, 0] == 3
+
+
+@pytest.mark.parametrize("what", ["buffer", "another"])
+def test_a_module_that_was_moved_may_not_change_what_is_not_saved(what: str) -> None:
+    """As on a device: `to` puts other tensors in the buffers' places."""
+    flat = FlatModule(Changes(what), "here")
+    before = flat.module.count
+    flat.module.to(torch.float64).to(torch.float32)
+    assert flat.module.count is not before
+    stepper = Stepper(flat, OutputLoss(nn.functional.cross_entropy))
+    stepper.use({table.name: flat.values(table) for table in flat.tables()})
+    with pytest.raises(InputError, match="changed the buffer 'count' that is not in the state dict"):
+        stepper.gradient([Batch((torch.from_numpy(X), torch.from_numpy(Y)), len(X))], len(X))
 
 
 def test_unused_and_frozen_parameters_stay_and_tied_ones_are_one() -> None:
