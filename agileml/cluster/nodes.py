@@ -14,6 +14,7 @@ from agileml.cluster.ray_cluster import (
     as_tiered_node,
     check_alive,
     drain,
+    gcs_client,
     locate,
 )
 
@@ -60,9 +61,7 @@ class ClusterNodes:
         drain(self.address, node_id, time.time() + warning_s, MESSAGE)
 
     def _client(self) -> Any:
-        import ray
-
-        return ray._raylet.GcsClient(address=self.address)
+        return gcs_client(self.address)
 
 
 def _as_ray_shows_it(info: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import psutil
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.ray_startup import held_sigterm
+from agileml.cluster.ray_startup import held_sigterm, sigterm_blocked
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer
 from agileml.events.terms import Tier
@@ -57,6 +57,14 @@ def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] 
         )
     # Ray prints four lines for every dead node, from a thread that no option stops. We report dead nodes ourselves.
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
+
+
+def gcs_client(gcs_address: str) -> Any:
+    """Ray's client of a cluster's GCS. Its threads never take SIGTERM (`held_sigterm`)."""
+    import ray
+
+    with sigterm_blocked():
+        return ray._raylet.GcsClient(address=gcs_address)
 
 
 def tiered_nodes() -> list[TieredNode]:
@@ -122,11 +130,10 @@ def drain(gcs_address: str, node_id: str, deadline_unix_s: float, message: str) 
 
     Raises ClusterError when the cluster refuses.
     """
-    import ray
     from ray.core.generated import autoscaler_pb2
 
     reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    client = ray._raylet.GcsClient(address=gcs_address)
+    client = gcs_client(gcs_address)
     accepted, why = client.drain_node(node_id, reason, message, int(deadline_unix_s * 1000))
     if not accepted:
         raise ClusterError(f"node {node_id} cannot be drained: {why}")

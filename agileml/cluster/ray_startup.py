@@ -114,11 +114,15 @@ def quiet_ray() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lean_nodes(left_out: Sequence[str] = AGENTS) -> Iterator[None]:
-    """While this is open, nodes that this process starts lack these agents, and heads have no API server."""
+    """While this is open, nodes that this process starts lack these agents, and heads have no API server.
+
+    The threads of Ray's client that a node makes here never take SIGTERM (`held_sigterm`).
+    """
     from ray._private import ray_constants, services
     from ray._private.node import Node
 
     start, start_api_server = services.start_ray_process, Node.start_api_server
+    init_client = Node._init_gcs_client
 
     def started(command: Sequence[str], process_type: str, *more: Any, **options: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
@@ -129,11 +133,17 @@ def lean_nodes(left_out: Sequence[str] = AGENTS) -> Iterator[None]:
     def no_api_server(node: Node, **_: Any) -> None:
         pass
 
+    def client_without_sigterm(node: Node) -> None:
+        with sigterm_blocked():
+            init_client(node)
+
     services.start_ray_process, Node.start_api_server = started, no_api_server
+    Node._init_gcs_client = client_without_sigterm
     try:
         yield
     finally:
         services.start_ray_process, Node.start_api_server = start, start_api_server
+        Node._init_gcs_client = init_client
 
 
 def without_agents(command: Sequence[str], left_out: Sequence[str]) -> list[str]:
@@ -162,21 +172,31 @@ def _write_ports(command: Sequence[str], left_out: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
+def sigterm_blocked() -> Iterator[None]:
+    """Block SIGTERM in this thread, and for good in the threads that it makes meanwhile. One that comes waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
 def held_sigterm() -> Iterator[None]:
     """Keep SIGTERM away from Ray's core while this process becomes a driver: it waits, and then finds the handler that
     was there before. Outside the main thread, which alone may set handlers, this does nothing.
 
     The core installs a handler of its own, which prints a stack trace and aborts the process, until Python's is
-    installed again: a job that was stopped in this moment ended with that trace in its log.
+    installed again: a job that was stopped in this moment ended with that trace in its log. Any thread may take the
+    signal, so threads that Ray's clients made before must have been made with `sigterm_blocked`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handler = signal.getsignal(signal.SIGTERM)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        if handler is not None:  # else it was not set from Python, and cannot be
-            signal.signal(signal.SIGTERM, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with sigterm_blocked():
+        try:
+            yield
+        finally:
+            if handler is not None:  # else it was not set from Python, and cannot be
+                signal.signal(signal.SIGTERM, handler)

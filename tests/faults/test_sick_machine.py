@@ -41,7 +41,9 @@ PROBLEMS: dict[str, BaseException] = {
     "reads": ValueError("a truncated file"),
 }
 
-WORKS = {"denied": Task.LOAD, "reads": Task.LOAD, "warm_up": Task.START, "constructor": Task.START}
+# A machine that comes before the reliable one is dealt nothing yet, so it loads when it computes.
+LOADS = {Task.LOAD, Task.COMPUTE}
+WORKS = {"denied": LOADS, "reads": LOADS, "warm_up": {Task.START}, "constructor": {Task.START}}
 
 
 class Sick(Application):
@@ -103,7 +105,7 @@ def test_every_kind_ends_with_the_same_bits_and_one_line(
     assert (tmp_path / "mark").exists()
     assert result.summary["params_sha256"] == wanted
     [sick] = events_of(read_events(out / EVENTS), MachineQuarantined)
-    assert sick.work is WORKS.get(kind, Task.COMPUTE)
+    assert sick.work in WORKS.get(kind, {Task.COMPUTE})
     assert result.summary["quarantined"] == 1
     said = [
         line for line in capsys.readouterr().err.splitlines() if "its work goes to other machines" in line

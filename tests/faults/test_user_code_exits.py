@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import agileml
 from agileml.application import Application, Array, Settings, Table, Unit, Updates
+from agileml.cluster.fleet import FleetEvent
 from agileml.cluster.local import LocalCluster
 from agileml.errors import RunError
 from agileml.events.run import ProcessDied
@@ -32,11 +34,16 @@ JOB: dict[str, Any] = {
 
 
 class Exits(Application):
-    """Leaves its process in the middle of the sixth clock, always or `once`: then the file `left` says so."""
+    """Leaves its process in the middle of the sixth clock, always or `once`: then the file `left` says so, and the tenth
+    clock waits for the file `counted`."""
 
     def __init__(self, left: Path, once: bool) -> None:
         super().__init__(Settings(slices=4, clocks_per_pass=2))
         self.left, self.once = left, once
+
+    @property
+    def counted(self) -> Path:
+        return self.left.with_name("counted")
 
     def tables(self) -> list[Table]:
         return [Table("w", 1, 4)]
@@ -47,6 +54,9 @@ class Exits(Application):
     def process(self, unit: Unit, items: int, parameters: Mapping[str, Any]) -> Updates:
         if unit.clock == 5:
             self._leave()
+        until_s = time.monotonic() + 120
+        while self.once and unit.clock == 9 and not self.counted.exists() and time.monotonic() < until_s:
+            time.sleep(0.02)
         return Updates({"w": np.full((1, 4), unit.clock + items, np.float32)}, 1.0, 1)
 
     def _leave(self) -> None:
@@ -60,12 +70,25 @@ class Exits(Application):
         return {}
 
 
+class CountingFleet(KillableFleet):
+    """Makes a file once the log of the run has counted a process that died."""
+
+    def __init__(self, cluster: LocalCluster, values: Mapping[str, Any], log: Path, counted: Path) -> None:
+        super().__init__(cluster, values)
+        self._log, self._counted = log, counted
+
+    def poll(self) -> list[FleetEvent]:
+        if self._log.exists() and events_of(read_events(self._log), ProcessDied):
+            self._counted.touch()
+        return super().poll()
+
+
 @pytest.mark.slow
 def test_one_exit_is_survived_and_a_lost_machine_is_none(local_cluster: LocalCluster, tmp_path: Path) -> None:
     application = Exits(tmp_path / "left", once=True)
     values = {**JOB, "max_failures": 1, "plan": [{"at_clock": 15, "kill_many": "all"}]}
     out = tmp_path / "run"
-    fleet = KillableFleet(local_cluster, values)
+    fleet = CountingFleet(local_cluster, values, out / EVENTS, application.counted)
     result = agileml.run(values, application, fleet=fleet, out=str(out))
     assert application.left.exists()
     assert result.summary["failures"] == 1
