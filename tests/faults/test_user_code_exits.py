@@ -34,8 +34,8 @@ JOB: dict[str, Any] = {
 
 
 class Exits(Application):
-    """Leaves its process in the middle of the sixth clock, always or `once`: then the file `left` says so, and the tenth
-    clock waits for the file `counted`."""
+    """Leaves its process in the middle of the sixth clock, always or `once`: then the file `left` says so, and the
+    tenth clock waits for the file `counted`."""
 
     def __init__(self, left: Path, once: bool) -> None:
         super().__init__(Settings(slices=4, clocks_per_pass=2))
