@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +83,8 @@ def site_of(config: JobConfig) -> tuple[Site, Scale]:
         raise ConfigError(f"found {found}, expected ec2", key=("market", "kind"))
     site = Site(**{name: getattr(market, name) for name in Site.model_fields})
     budget = None if market.budget_usd is None else micro_usd(market.budget_usd)
-    return site, Scale(config.machines.reliable, config.machines.max, budget)
+    at_deadline = 0 if market.deadline is None else math.ceil(market.cap * market.job_vcpus)
+    return site, Scale(config.machines.reliable, config.machines.max, budget, at_deadline)
 
 
 def limits_of(site: Site, scale: Scale) -> Limits:

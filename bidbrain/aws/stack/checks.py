@@ -99,11 +99,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Scale:
-    """The number of machines of a job. most: reliable ones included. budget: micro-dollars."""
+    """The number of machines of a job. most: reliable ones included. budget: micro-dollars.
+
+    deadline_vcpus: the most that it buys on demand close to its deadline, beside the reliable machines.
+    """
 
     reliable: int
     most: int
     budget: int | None
+    deadline_vcpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,9 @@ def _quotas(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
         if life == "on-demand":
             need = sum(types[name].vcpus * count for name, count in fixed if family(name) == group)
             want, who = need, "the head and the reliable machines"
+            if family(site.of_reliable) == group:
+                size = types[site.of_reliable].vcpus
+                want += -(-scale.deadline_vcpus // size) * size
         else:
             sizes = [types[name].vcpus for name in site.types if family(name) == group]
             need, want = min(sizes), max(sizes) * (scale.most - scale.reliable)

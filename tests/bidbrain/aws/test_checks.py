@@ -52,6 +52,17 @@ def test_a_good_account_has_nothing_wrong() -> None:
     assert all(c.verdict is Verdict.GOOD for c in checks(SITE, SCALE, facts()))
 
 
+def test_a_quota_that_a_deadline_may_need_is_noted() -> None:
+    there = {("standard", "on-demand"): Quota("L-1216C47A", "on-demand", 37)}
+    scale = replace(SCALE, deadline_vcpus=31)
+    (note,) = [c for c in checks(SITE, scale, facts(quotas=there)) if c.verdict is not Verdict.GOOD]
+    assert note.verdict is Verdict.NOTE
+    assert (
+        "37 vCPUs, the most that this job may use is 38" in note.text
+    )  # 2 of the head, 4 and whole machines of 4
+    assert all(c.verdict is Verdict.GOOD for c in checks(SITE, SCALE, facts(quotas=there)))
+
+
 def test_what_is_wrong_is_one_sentence() -> None:
     zero = {("standard", "spot"): Quota("L-34B43A08", "spot", 0)}
     small = {("standard", "on-demand"): Quota("L-1216C47A", "on-demand", 5)}
