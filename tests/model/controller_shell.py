@@ -90,6 +90,7 @@ class ControllerShell:
             else:
                 if node.deadline_s is not None:
                     self.sim.tell(simulated, Notice(node.name, node.deadline_s))
+        self.sim.one_way.introduce(simulated)
         self.tick(simulated)
 
     def tick(self, simulated: SimulatedController) -> None:

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from agileml.core.protocol.inputs import NodeDown, Notice
+from agileml.core.protocol.messages import CONTROLLER
 from agileml.events.terms import Loss, Tier
 from tests.model.node_shell import SimulatedNode
-from tests.model.schedule import Fault
+from tests.model.schedule import FOR_GOOD_S, Fault
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -64,6 +65,8 @@ class FaultInjector:
                         Tier.RELIABLE if self.sim.rng.random() < 0.1 else Tier.TRANSIENT
                     )
                 return room > 0
+            case "mute_join":
+                return self.join_mute()
             case "kill_controller":
                 self.sim.controllers[-1].is_dead = True
                 self.sim.after(fault.seconds, self.sim.start_controller)
@@ -93,6 +96,10 @@ class FaultInjector:
                 case "cut":
                     node.cut_until_s = self.sim.now_s + fault.seconds
                     self.sim.network.cuts_until_s = max(self.sim.network.cuts_until_s, node.cut_until_s)
+                case "deaf":
+                    self.sim.one_way.cut(CONTROLLER, node.name, fault.seconds)
+                case "dumb":
+                    self.sim.one_way.cut(node.name, CONTROLLER, fault.seconds)
                 case "sick":
                     node.is_sick = True
                 case "slow":
@@ -100,6 +107,17 @@ class FaultInjector:
                 case _:
                     raise AssertionError(fault)
         return bool(machines)
+
+    def join_mute(self) -> bool:
+        """A machine comes that loads its items for ever. The first view would wait for it."""
+        record = self.sim.newest_record()
+        if record is None or record.view is None or len(self.sim.nodes) >= self.sim.job.slices:
+            return False
+        self.sim.node_shell.start(Tier.TRANSIENT)
+        node = list(self.sim.nodes.values())[-1]
+        node.is_mute, node.frozen_until_s = True, FOR_GOOD_S
+        self.sim.one_way.see(node, FOR_GOOD_S)
+        return True
 
     def victims(self, fault: Fault) -> list[SimulatedNode]:
         match fault.kind:

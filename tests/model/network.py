@@ -78,6 +78,8 @@ class SimulatedNetwork:
     def deliver(self, sender: str, to: str, message: Message) -> None:
         if self.sim.now_s < self.cuts_until_s and self.is_cut(sender, to):
             return
+        if self.sim.one_way.is_down(sender, to):
+            return
         if to == CONTROLLER:
             for controller in self.sim.controllers:
                 self.sim.tell(controller, Received(sender, message))

@@ -59,6 +59,7 @@ class SimulatedNode(Process):
     lacking: Compute | None = None  # a computation that waits for blocks
     deadline_s: float | None = None
     is_sick: bool = False  # the next units that it computes fail
+    is_mute: bool = False  # its user code never gives the interpreter up
     failure: Failure | None = None
     thread: ChunkedThread | None = None  # where machines help each other
     stage: SimulatedStage | None = None  # in a pipeline

@@ -186,10 +186,25 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         schedule = replace(schedule, slices=8, parts=1)
     if mode.endswith(REPLICATED):  # more machines than partitions: some own none
         schedule = replace(schedule, partitions=min(schedule.partitions, 3), transient=schedule.transient + 2)
+    if not gentle and faults is None:
+        schedule = _with_one_way(schedule)
     links = random.Random(f"{seed}/{mode}/links")
     if links.random() >= 0.25:
         return schedule
     return _over_slow_links(schedule, links, is_quiet=faults is None and links.random() < 0.5)
+
+
+def _with_one_way(schedule: Schedule) -> Schedule:
+    """In one of eight, a machine also hears the controller no more, is not heard, or never answers.
+
+    A generator of its own: other draws stay as they are.
+    """
+    rng = random.Random(f"{schedule.seed}/{schedule.mode}/one way")
+    if rng.random() >= 0.125:
+        return schedule
+    kind, at_s = rng.choice(ONE_WAY), rng.uniform(0.3, 3.0)
+    seconds = rng.choice([4.0, 15.0, FOR_GOOD_S]) if kind == "deaf" else rng.choice([1.5, 4.0])
+    return replace(schedule, faults=(*schedule.faults, Fault(kind, at_s, 1, seconds)))
 
 
 def make_orderly(seed: int, mode: str) -> Schedule:
@@ -290,6 +305,8 @@ def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[P
 
 
 PRESSING, WAKING = "notice_owner", "freeze_owner"
+ONE_WAY = ("deaf", "dumb", "mute_join")
+FOR_GOOD_S = 1e6
 
 # How often each kind is drawn.
 GENTLE = {"join": 4, "notice": 2, "notice_all": 2, "notice_reliable": 1}

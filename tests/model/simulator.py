@@ -39,8 +39,9 @@ from tests.model.invariants import check_rollbacks
 from tests.model.judge import Judge, check_none_passed_over
 from tests.model.network import SimulatedNetwork
 from tests.model.node_shell import NodeShell, SimulatedNode
+from tests.model.one_way import BACK_S, OneWayLinks
 from tests.model.plans import eager_help, random_plans, random_rules
-from tests.model.schedule import Schedule
+from tests.model.schedule import FOR_GOOD_S, Schedule
 from tests.model.staged_toy import StagedToy
 from tests.model.timeline import Timeline
 from tests.model.toy import ASYNC, DENSE, ELASTIC, SAME_BITS, toy_job
@@ -104,6 +105,7 @@ class Simulation(Timeline):
         self.checkpoint_every_s = self.rng.choice([None, 0.6, 2.0])
         self.silent_limit_s = random.Random(f"{s.seed}/{s.mode}/silent").choice([300.0, 300.0, 2.0])
         self.network = SimulatedNetwork(self)
+        self.one_way = OneWayLinks(self)
         self.node_shell = NodeShell(self)
         self.controller_shell = ControllerShell(self)
         self.faults = FaultInjector(self)
@@ -197,9 +199,12 @@ class Simulation(Timeline):
 
     def is_lost_to_controller(self, node: SimulatedNode) -> bool:
         """Dead, or silent for so long (until a moment ago) that nobody waits for it any more."""
-        if node.is_dead or self.silent_limit_s > HUNG_S / 2:
-            return node.is_dead
-        return self.now_s < max(node.frozen_until_s, node.cut_until_s) + 1.0
+        deaf_until_s = self.one_way.deaf_until_s(node.name)
+        if node.is_dead or deaf_until_s >= FOR_GOOD_S:
+            return True
+        if self.silent_limit_s > HUNG_S / 2:
+            return False
+        return self.now_s < max(node.frozen_until_s, node.cut_until_s, deaf_until_s + BACK_S) + 1.0
 
     def alive(self, tier: Tier) -> list[SimulatedNode]:
         return [n for n in self.nodes.values() if not n.is_dead and n.tier is tier]

@@ -27,6 +27,7 @@ class Member:
     is_gone: bool = False  # its process is dead: it never comes back under this name
     is_silent: bool = False  # missed its heartbeats: it may come back
     is_doubted: bool = False  # reported lost when this controller had just slept, and not heard from since
+    is_unreachable: bool = False  # nothing that is sent to it arrives, though its own messages may
     is_released: bool = False
     measured: tuple[Measured, Measured] | None = None  # its first report and the newest
     capacity: float = 1.0  # how much it can compute, relative to other machines
@@ -90,13 +91,25 @@ class Membership:
             )
 
     def heard(self, node: str, now_s: float) -> Member | None:
-        """Record a sign of life, and return the machine; None if it is unknown, gone or released."""
+        """Record a message of a machine, and return the machine; None if it is unknown, gone or released.
+
+        A message of a machine that is unreachable is no sign of life: a change would ask it and wait for ever.
+        """
         member = self.nodes.get(node)
         if member is None or member.is_gone or member.is_released:
             return None
+        if member.is_unreachable:
+            member.is_doubted = False  # it is there: it has the whole timeout to answer
+            return member
         member.heard_s = now_s
         member.is_silent = member.is_doubted = False
         return member
+
+    def seen(self, node: str, now_s: float) -> None:
+        """Record that a machine answers on the connection to it."""
+        if node in self.nodes:
+            self.nodes[node].is_unreachable = False
+        self.heard(node, now_s)
 
     def check(self, now_s: float) -> list[Member]:
         """Mark the machines whose silence has just exceeded the timeout as silent, and return them.
@@ -137,7 +150,10 @@ class Membership:
         then, and `check` marks it unless it is heard of within a third of the timeout.
         """
         member = self.nodes.get(node)
-        if member is None or not member.is_alive:
+        if member is None:
+            return False
+        member.is_unreachable = True
+        if not member.is_alive:
             return False
         if self._has_slept(now_s) or now_s - self.awake_since_s < self.timeout_s / 3:
             member.is_doubted, member.heard_s = True, max(member.heard_s, now_s)

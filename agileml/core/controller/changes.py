@@ -119,7 +119,7 @@ class MembershipChanges:
         if running.phase is ChangePhase.PREPARE:
             for node in running.unasked(alive):  # including nodes that appeared meanwhile
                 self._prepare(running, node)
-            if not running.unpromised(alive):
+            if not running.unpromised(self._needed()):
                 self._install(running)
         if running.phase is ChangePhase.INSTALL and not control.is_halted:
             assert running.change is not None
@@ -132,6 +132,16 @@ class MembershipChanges:
                 record = replace(control.record, view=change.view, committed=change.committed)
                 before = control.view
                 control.persist(record, lambda: self.committed(before))
+
+    def _needed(self) -> list[str]:
+        """The machines without whose promise nothing is planned: those that may have state, or get some.
+
+        The others are asked as well, so that they can join as soon as they have loaded their items. But a machine that
+        is still loading may not answer for long, or never.
+        """
+        members, view, machines = self._control.members, self._control.view, self._machines()
+        known = {*machines.reliable, *machines.transient, *(view.members if view else ())}
+        return [member.name for member in members.alive() if member.name in known or member.epoch > 0]
 
     def _install(self, running: ChangeRun) -> None:
         """Plan the change and send its fetches. Where state is lost, wait for silent machines first, or halt."""

@@ -187,7 +187,7 @@ class Controller:
                 admitted = event.admitted or (self.view is not None and event.node in self.view.members)
                 control.up(event, now_s, admitted=admitted)
             case NodeSeen():
-                control.members.heard(event.node, now_s)
+                control.members.seen(event.node, now_s)
                 return []  # heartbeats are frequent, and the next tick is soon enough to act
             case Measured():
                 if (member := control.members.heard(event.node, now_s)) is not None:

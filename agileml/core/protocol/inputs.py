@@ -40,7 +40,7 @@ class NodeFailed:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A machine does not answer: it is dead, frozen or cut off. It counts as alive again when it speaks."""
+    """A machine does not answer: it is dead, frozen or cut off. It counts as alive again when it is seen."""
 
     node: str
     loss: Loss
@@ -49,7 +49,7 @@ class NodeLost:
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """A machine is alive, though it may be too busy to send its status."""
+    """A machine answers on the connection to it, though it may be too busy to send its status."""
 
     node: str
 

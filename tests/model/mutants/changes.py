@@ -8,6 +8,7 @@ from agileml.core.change.change_plan import _deal, plan_change
 from agileml.core.change.membership import Membership
 from agileml.core.change.run import ChangeRun
 from agileml.core.change.short_notice import leavers
+from agileml.core.controller.changes import MembershipChanges
 from agileml.core.controller.control import Control
 from agileml.core.controller.controller import Controller
 from agileml.core.controller.notices import NoticeHandler
@@ -41,6 +42,20 @@ def not_everybody_has_promised(original, self, nodes):
     """An owner goes on counting, or everybody goes back for no reason."""
     missing = original(self, nodes)
     return missing if len(missing) > 1 else []
+
+
+@replaces(MembershipChanges._needed, mode="bsp", caught_by=86)
+def a_change_waits_for_machines_that_it_does_not_need(original, self):
+    """One that loads its items for ever lets the whole run stand still."""
+    return [member.name for member in self._control.members.alive()]
+
+
+@replaces(Membership.heard, mode="bsp", caught_by=270)
+def a_machine_that_hears_nothing_counts_as_alive(original, self, node, now_s):
+    """A change waits for its promise for ever."""
+    if node in self.nodes:
+        self.nodes[node].is_unreachable = False
+    return original(self, node, now_s)
 
 
 @replaces(Control.persist, mode="bsp", caught_by=130)

@@ -58,13 +58,38 @@ def test_a_loss_that_was_not_believed_is_found_soon_unless_the_machine_is_heard_
     assert not members.lost("t", 14.0)
     assert not members.lost("s", 14.0)
     assert checked(members, 14.0, 14.2) == []
-    members.heard("s", 14.2)  # it has connected again
+    members.seen("s", 14.2)  # it has connected again
     assert checked(members, 14.3) == []
     assert checked(members, 14.4) == ["t"]
     assert members.nodes["t"].is_doubted and not members.nodes["s"].is_doubted
     assert checked(members, 14.7, 15.0) == []
     assert checked(members, 15.1) == ["r"]
     assert checked(members, 15.3) == ["s"]
+
+
+def test_messages_of_a_machine_that_cannot_be_reached_are_no_sign_of_life():
+    members = make("r", "t")
+    checked(members, 10.3, 10.6)
+    assert members.lost("t", 10.7)
+    assert members.heard("t", 10.8) is members.nodes["t"]
+    assert not members.is_alive("t")
+    members.seen("t", 10.9)
+    assert members.is_alive("t")
+    members.heard("t", 11.0)
+    assert members.is_alive("t")
+
+
+def test_a_machine_that_speaks_after_a_loss_that_was_not_believed_has_the_whole_timeout_to_be_reached():
+    members = make("r", "t")
+    assert not members.lost("t", 14.0)
+    assert checked(members, 14.0) == []
+    members.heard("t", 14.1)
+    for at_s in (14.2, 14.4, 14.6, 14.8, 15.0):
+        members.heard("r", at_s)
+        members.heard("t", at_s)
+        assert checked(members, at_s) == []
+    members.heard("r", 15.1)
+    assert checked(members, 15.1) == ["t"]
 
 
 def test_a_machine_that_is_gone_or_released_is_never_heard_again():

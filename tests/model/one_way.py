@@ -1,0 +1,70 @@
+"""Links between the controller and a machine that carry nothing in one direction, and machines that never answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agileml.core.protocol.inputs import NodeLost, NodeSeen
+from agileml.core.protocol.messages import CONTROLLER
+from agileml.events.terms import Loss
+from tests.model.node_shell import TICK_S, SimulatedNode
+
+if TYPE_CHECKING:
+    from tests.model.controller_shell import SimulatedController
+    from tests.model.simulator import Simulation
+
+NOTICED_S = 1.2  # until a transport counts a peer as lost
+BACK_S = 1.0  # until it has connected again, at most
+
+
+class OneWayLinks:
+    """Which messages are lost, and what the controllers' transports say: they ping machines on links of their own."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self._until_s: dict[tuple[str, str], float] = {}  # by sender and receiver
+
+    def cut(self, sender: str, to: str, seconds: float) -> None:
+        """Nothing gets from the one to the other, one of which is the controller."""
+        self._until_s[sender, to] = self.sim.now_s + seconds
+        if to == CONTROLLER:
+            self.see(self.sim.nodes[sender], self._until_s[sender, to])
+            return
+        self.sim.after(NOTICED_S, lambda: self._lose(to, self.sim.controllers))
+        self.sim.after(seconds + self.sim.rng.uniform(0.05, BACK_S), lambda: self._find(to))
+
+    def is_down(self, sender: str, to: str) -> bool:
+        """True when nothing gets from the one to the other."""
+        if not self._until_s:
+            return False
+        ends = sender if sender in self.sim.nodes else CONTROLLER, to
+        return self.sim.now_s < self._until_s.get(ends, 0.0)
+
+    def deaf_until_s(self, node: str) -> float:
+        """Until when the controller's messages do not reach a machine."""
+        return self._until_s.get((CONTROLLER, node), 0.0)
+
+    def introduce(self, controller: SimulatedController) -> None:
+        """A new controller's transport finds that it cannot connect."""
+        for sender, node in self._until_s:
+            if sender == CONTROLLER:
+                self.sim.after(NOTICED_S, lambda node=node: self._lose(node, [controller]))
+
+    def see(self, node: SimulatedNode, until_s: float) -> None:
+        """The transport of a machine answers pings, whatever else does not work."""
+        if node.is_dead or self.sim.is_over or self.sim.now_s >= until_s:
+            return
+        if node.is_mute or self.sim.now_s >= node.frozen_until_s:
+            for controller in self.sim.controllers:
+                self.sim.tell(controller, NodeSeen(node.name))
+        self.sim.after(TICK_S, lambda: self.see(node, until_s))
+
+    def _lose(self, node: str, controllers: list[SimulatedController]) -> None:
+        if self.is_down(CONTROLLER, node):
+            for controller in controllers:
+                self.sim.tell(controller, NodeLost(node, Loss.DISCONNECTED))
+
+    def _find(self, node: str) -> None:
+        if not self.is_down(CONTROLLER, node) and not self.sim.nodes[node].is_dead:
+            for controller in self.sim.controllers:
+                self.sim.tell(controller, NodeSeen(node))
