@@ -74,6 +74,7 @@ def stop_many(mode: str, seeds: range) -> Counter[str]:
                 checkpoint.name.clock == simulation.finished.clock for checkpoint in simulation.sealed
             )
             seen["with a checkpoint"] += is_saved
+            seen["in a change"] += simulation.controllers[-1].controller.is_changing
         else:
             seen["lost"] += 1
     print(mode, dict(seen))
@@ -87,6 +88,12 @@ def test_a_stop_at_any_moment_ends_with_a_whole_cut(mode: str, seeds: int) -> No
     seen = stop_many(mode, range(seeds))
     assert seen["early"] >= seeds // 3
     assert seen["with a checkpoint"]
+
+
+def test_a_stop_ends_in_the_middle_of_a_change_at_its_deadline() -> None:
+    """The machines have promised another epoch, and their backups answer for the committed cut all the same."""
+    for mode, seed in (("bsp", 71), ("dense", 40), ("allreduce", 13)):
+        assert stop_many(mode, range(seed, seed + 1))["in a change"] == 1, (mode, seed)
 
 
 @pytest.mark.slow

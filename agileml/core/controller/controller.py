@@ -33,6 +33,7 @@ from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.planned_events import PlannedEvents
 from agileml.core.controller.progress_log import ProgressLog
 from agileml.core.controller.quarantine import Quarantine
+from agileml.core.controller.run_finish import RunFinish
 from agileml.core.controller.stage_chooser import StageChooser
 from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind, Released
@@ -114,7 +115,7 @@ class Controller:
         self._resend_due_s = 0.0
         self._quarantine = Quarantine(self._control)
         self._takeover = record.number > 0
-        self._has_told_end = False
+        self._finish = RunFinish(self._control, self._cuts)
 
     # -- queries --------------------------------------------------------------------------------------------
 
@@ -329,15 +330,14 @@ class Controller:
         if control.is_halted or control.is_writing:
             return
         if control.record.finished:
-            if not self._has_told_end:  # an earlier one may have died before it told the driver of the end
-                self._finished()
+            self._finish.tell_again()
             return
         if self._takeover:
             # The first write of a new controller makes the older one stop.
             self._takeover = False
             control.persist(replace(control.record, controller=control.name))
             return
-        if self._changes.is_listening():
+        if self._finish.at_deadline() or self._changes.is_listening():
             return
         if control.change is not None:
             self._changes.drive(control.change)
@@ -350,10 +350,7 @@ class Controller:
             return
         if self._stages.decide():
             return
-        may_end = control.plan.is_over or self._cuts.ending.is_stopping
-        if self._cuts.is_done and may_end and control.is_quiet and control.has_heard_all:
-            control.persist(replace(control.record, finished=True), self._finished)
-        else:
+        if not self._finish.in_order():
             self._cuts.name_next()
 
     def _play(self) -> None:
@@ -375,11 +372,6 @@ class Controller:
             control.ask(Released(member.name))
             control.note(MachineReleased(member.name))
 
-    def _finished(self) -> None:
-        view, self._has_told_end = self.view, True
-        assert view is not None
-        self._control.ask(Finished(self.record.committed.clock, view.backup))
-
     def _resend(self) -> None:
         """Send every request again that a machine has not answered."""
         control, view = self._control, self.view
@@ -388,6 +380,7 @@ class Controller:
                 self._is_loaded(member)
         if control.change is not None:
             self._changes.resend(control.change)
+            self._cuts.send_save()  # the one that the run may end with
             return
         if view is None:
             return

@@ -31,7 +31,7 @@ class CutKeeper:
         self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
         self.ending = RunEnding(control.job.clocks)
         self._judged = 0  # the clock of the newest cut that was judged
-        self._is_torn = False  # a part of the committed cut is on no machine any more
+        self.is_torn = False  # a part of the committed cut is on no machine any more
         control.limit_by(self.limit)
 
     @property
@@ -67,7 +67,7 @@ class CutKeeper:
         every, clock = self._control.job.holds_every, self._control.record.committed.clock
         if every is None or clock == 0 or clock % every or clock == self._judged or self._is_last:
             return None
-        if self._is_torn:  # no set of machines has all its parts; the next cut replaces it
+        if self.is_torn:  # no set of machines has all its parts; the next cut replaces it
             return None
         return clock
 
@@ -95,7 +95,7 @@ class CutKeeper:
         is_torn: no machine has a certain part of the committed cut any more.
         """
         self._cut = OpenCut(self._partitions)
-        self._is_torn = is_torn
+        self.is_torn = is_torn
 
     # -- cuts -----------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class CutKeeper:
         """Report the cut, which is durable as the committed one now, and tell all members."""
         self._control.note(CutCommitted(self._control.record.committed.clock, self._travel_s))
         self._cut.next = None
-        self._is_torn = False
+        self.is_torn = False
         self.send_cut()
 
     def name_next(self) -> None:
@@ -230,8 +230,8 @@ class CutKeeper:
     def send_save(self) -> None:
         """Ask the backups to save the parts of the open checkpoint."""
         control = self._control
-        assert control.view is not None
         if self._save.cut is not None:
+            assert control.view is not None
             for node in sorted(set(control.view.backup)):
                 control.send(node, Save(self._save.cut))
 

@@ -33,5 +33,8 @@ class RunEnding:
             return True
         if self._before is None or committed.clock == 0:
             return False
-        is_late = self._deadline_s is not None and now_s >= self._deadline_s
-        return committed != self._before or is_late
+        return committed != self._before or self.is_late(now_s)
+
+    def is_late(self, now_s: float) -> bool:
+        """True once the deadline of a stop has passed."""
+        return self._deadline_s is not None and now_s >= self._deadline_s

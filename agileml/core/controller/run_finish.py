@@ -1,0 +1,76 @@
+"""The end of a run: with its last cut, or, at the deadline of a stop, with the committed one though a change is under
+way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agileml.core.controller.control import Control
+from agileml.core.controller.cut_keeper import CutKeeper
+from agileml.core.protocol.commands import Finished
+
+
+class RunFinish:
+    """Writes that the run is over, once its backups have all parts of the cut that it ends with, and says so."""
+
+    def __init__(self, control: Control, cuts: CutKeeper) -> None:
+        self._control = control
+        self._cuts = cuts
+        self._is_told = False
+
+    def tell_again(self) -> None:
+        """Tell of an end that is durable: an earlier controller may have died before anybody heard of it."""
+        if not self._is_told:
+            self._tell()
+
+    def in_order(self) -> bool:
+        """End the run if its last cut is committed and every member works under the durable view. True if so."""
+        control = self._control
+        may_end = control.plan.is_over or self._cuts.ending.is_stopping
+        if not (self._cuts.is_done and may_end and control.is_quiet and control.has_heard_all):
+            return False
+        self._write()
+        return True
+
+    def at_deadline(self) -> bool:
+        """End the run with the committed cut though a change is under way, if the deadline of a stop has passed. True
+        if so, or if its checkpoint has to be written first.
+
+        A change may wait for a machine that does not answer. No step before COMMIT destroys what the backups of the
+        durable view hold.
+        """
+        control = self._control
+        is_late = self._cuts.ending.is_late(control.now_s)
+        if not is_late or control.is_quiet or not self._is_backed_up():
+            return False
+        self._cuts.begin_save()
+        if self._cuts.is_done:
+            self._write()
+        return True
+
+    def _is_backed_up(self) -> bool:
+        """True when each part of the committed cut is with its backup, which is alive and will answer for it."""
+        control, view = self._control, self._control.view
+        if view is None or control.record.committed.clock == 0:
+            return False
+        promises = control.change.promises if control.change is not None else {}
+        for partition, node in enumerate(view.backup):
+            # What was staged for a view is there once the machine works under it.
+            if not control.members.is_alive(node) or control.members.epoch(node) != view.epoch:
+                return False
+            if (promise := promises.get(node)) is not None:
+                if all(held != partition for held, _ in promise.backups):
+                    return False
+            elif (
+                self._cuts.is_torn or control.is_restarted
+            ):  # a new controller does not know yet what is lost
+                return False
+        return True
+
+    def _write(self) -> None:
+        self._control.persist(replace(self._control.record, finished=True), self._tell)
+
+    def _tell(self) -> None:
+        view, self._is_told = self._control.view, True
+        assert view is not None
+        self._control.ask(Finished(self._control.record.committed.clock, view.backup))
