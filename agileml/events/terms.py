@@ -77,6 +77,7 @@ class Loss(StrEnum):
     SILENT = "silent"  # no heartbeat came in time: it may come back
     DISCONNECTED = "disconnected"  # its connection closed, or nothing came through it in time
     UNREACHABLE = "unreachable"  # no connection to it came about in time
+    CUT_OFF = "cut off"  # it and another machine do not reach each other: it may come back
     REFUSED = "refused"  # the handshake with it failed
     PROCESS_DIED = "process died"
     PROCESS_ENDED = "process ended"

@@ -37,7 +37,7 @@ from agileml.core.protocol.commands import (
 from agileml.core.protocol.messages import CONTROLLER, Cut, Failure, Message, Part, Push
 from agileml.core.protocol.plan import Strike
 from agileml.events.terms import Fault, Task
-from agileml.net.events import Address, MessageReceived, PeerConnected
+from agileml.net.events import Address, MessageReceived, PeerLost
 from agileml.net.keys import KeyPair
 from agileml.net.transport import Transport
 from agileml.process.allreduce_exchange import AllReduceExchange
@@ -272,8 +272,12 @@ class Machine:
         for event in self._transport.receive(TICK_S):
             if isinstance(event, MessageReceived):
                 self._received(event)
-            elif isinstance(event, PeerConnected) and event.name == CONTROLLER:
+            elif isinstance(event, PeerLost):
+                self.node.lost(event.name)
+            elif event.name == CONTROLLER:
                 self._usage_due_s = 0.0
+            else:
+                self.node.found(event.name)
         for name in self._transport.sending():
             self.node.heard(name, wall_s())
         while True:
@@ -344,6 +348,7 @@ class Machine:
         for name in peers.gone:
             if self._peers.pop(name, None) is not None:
                 self._transport.forget(name)
+                self.node.found(name)
 
     def _connect(self, address: Address) -> None:
         self._peers[address.name] = address

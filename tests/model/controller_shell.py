@@ -24,7 +24,8 @@ from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
-from agileml.events.run import StagesArranged, StepsLogged
+from agileml.events.run import MachineLost, StagesArranged, StepsLogged
+from agileml.events.terms import Loss
 from tests.model.invariants import check_backed_up, check_commit, check_view, note_backups
 from tests.model.node_shell import NEVER_S, TICK_S
 from tests.model.timeline import Process
@@ -90,7 +91,7 @@ class ControllerShell:
             else:
                 if node.deadline_s is not None:
                     self.sim.tell(simulated, Notice(node.name, node.deadline_s))
-        self.sim.one_way.introduce(simulated)
+        self.sim.broken_links.introduce(simulated)
         self.tick(simulated)
 
     def tick(self, simulated: SimulatedController) -> None:
@@ -112,6 +113,10 @@ class ControllerShell:
                     self.sim.after(self.sim.rng.uniform(0.01, 0.2), lambda c=command: self.seal(simulated, c))
                 case Happened(event) if isinstance(event, StepsLogged):
                     self.sim.after(POLL_S, partial(self.write, simulated, event))
+                case Happened(event) if isinstance(event, MachineLost) and event.loss is Loss.CUT_OFF:
+                    assert self.sim.broken_links.is_parted(event.machine), event
+                    self.sim.fired["given up for a link"] += 1
+                    self.sim.events.append(event)
                 case Happened():
                     self.sim.events.append(command.event)
                     if isinstance(command.event, StagesArranged):

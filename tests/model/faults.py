@@ -67,6 +67,8 @@ class FaultInjector:
                 return room > 0
             case "mute_join":
                 return self.join_mute()
+            case "part":
+                return self.part(fault)
             case "kill_controller":
                 self.sim.controllers[-1].is_dead = True
                 self.sim.after(fault.seconds, self.sim.start_controller)
@@ -97,9 +99,9 @@ class FaultInjector:
                     node.cut_until_s = self.sim.now_s + fault.seconds
                     self.sim.network.cuts_until_s = max(self.sim.network.cuts_until_s, node.cut_until_s)
                 case "deaf":
-                    self.sim.one_way.cut(CONTROLLER, node.name, fault.seconds)
+                    self.sim.broken_links.cut(CONTROLLER, node.name, fault.seconds)
                 case "dumb":
-                    self.sim.one_way.cut(node.name, CONTROLLER, fault.seconds)
+                    self.sim.broken_links.cut(node.name, CONTROLLER, fault.seconds)
                 case "sick":
                     node.is_sick = True
                 case "slow":
@@ -107,6 +109,15 @@ class FaultInjector:
                 case _:
                     raise AssertionError(fault)
         return bool(machines)
+
+    def part(self, fault: Fault) -> bool:
+        """Two machines do not reach each other any more, or only one of them does not reach the other."""
+        there = [n for n in self.sim.nodes.values() if n.admitted and not n.is_dead and not n.is_mute]
+        if len(there) < 2:
+            return False
+        first, second = self.sim.rng.sample(there, 2)
+        self.sim.broken_links.part(first.name, second.name, fault.seconds, one_way=fault.number == 1)
+        return True
 
     def join_mute(self) -> bool:
         """A machine comes that loads its items for ever. The first view would wait for it."""
@@ -116,7 +127,7 @@ class FaultInjector:
         self.sim.node_shell.start(Tier.TRANSIENT)
         node = list(self.sim.nodes.values())[-1]
         node.is_mute, node.frozen_until_s = True, FOR_GOOD_S
-        self.sim.one_way.see(node, FOR_GOOD_S)
+        self.sim.broken_links.see(node, FOR_GOOD_S)
         return True
 
     def victims(self, fault: Fault) -> list[SimulatedNode]:
@@ -171,5 +182,6 @@ class FaultInjector:
         self.sim.after(after_s, lambda: self.report_down(name))
 
     def report_down(self, name: str) -> None:
+        self.sim.nodes[name].is_gone = True
         for controller in self.sim.controllers:
             self.sim.tell(controller, NodeDown(name, Loss.DISCONNECTED))

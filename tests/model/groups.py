@@ -100,7 +100,10 @@ class Groups:
                 place.answered += 1
                 asked = {member: other.asked[at] for member, other in zip(group, places, strict=True)}
                 node = simulation.nodes[name]
-                until_s = max(simulation.nodes[other].cut_until_s for other in group)
+                until_s = max(
+                    simulation.broken_links.until_s(group),
+                    *(simulation.nodes[other].cut_until_s for other in group),
+                )
                 place.last_s = max(
                     place.last_s, until_s, simulation.now_s + simulation.rng.uniform(0.001, 0.03)
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING
 
 from agileml.core.protocol.help_messages import HelpMessage
 from agileml.core.protocol.inputs import Received
-from agileml.core.protocol.messages import CONTROLLER, Ack, Copy, HelpPush, Message, Params, Part, Push
+from agileml.core.protocol.messages import (
+    CONTROLLER,
+    Ack,
+    Copy,
+    HelpPush,
+    Message,
+    Params,
+    Part,
+    Push,
+    Unreachable,
+)
 from agileml.core.protocol.pool_messages import DrawBundle
 
 if TYPE_CHECKING:
@@ -31,6 +42,7 @@ class SimulatedNetwork:
         self.help_messages: Counter[str] = Counter()
         self.cuts_until_s = 0.0  # until then some machine is cut off
         self._acceptors: dict[tuple[int, int], str] = {}  # who serves, by epoch and partition
+        self._aside = random.Random(f"{sim.schedule.seed}/{sim.schedule.mode}/aside")
         self._last_s: dict[tuple[str, str], float] = {}  # when the last message of one to another arrives
 
     def send(self, sender: str, to: str, message: Message) -> None:
@@ -52,11 +64,13 @@ class SimulatedNetwork:
             assert message.version >= message.clock - slack, message
             assert slack or message.version == message.clock, message
         network = self.sim.schedule.network
-        copies = (self.sim.rng.random() >= network.drop) + (self.sim.rng.random() < network.double)
+        # What machines say of each other has draws of its own: others stay as they are.
+        rng = self._aside if isinstance(message, Unreachable) else self.sim.rng
+        copies = (rng.random() >= network.drop) + (rng.random() < network.double)
         for _ in range(copies):
-            delay_s = self.sim.rng.expovariate(1 / network.delay_s)
-            if network.late and self.sim.rng.random() < network.late:
-                delay_s += self.sim.rng.uniform(0.2, 2.5)
+            delay_s = rng.expovariate(1 / network.delay_s)
+            if network.late and rng.random() < network.late:
+                delay_s += rng.uniform(0.2, 2.5)
             delay_s += self.on_the_link(sender, message)
             at_s = self.sim.now_s + delay_s
             if self.sim.schedule.orderly:
@@ -78,7 +92,7 @@ class SimulatedNetwork:
     def deliver(self, sender: str, to: str, message: Message) -> None:
         if self.sim.now_s < self.cuts_until_s and self.is_cut(sender, to):
             return
-        if self.sim.one_way.is_down(sender, to):
+        if self.sim.broken_links.is_down(sender, to):
             return
         if to == CONTROLLER:
             for controller in self.sim.controllers:

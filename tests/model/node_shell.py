@@ -59,6 +59,10 @@ class SimulatedNode(Process):
     lacking: Compute | None = None  # a computation that waits for blocks
     deadline_s: float | None = None
     is_sick: bool = False  # the next units that it computes fail
+    is_gone: bool = False  # and everybody was told so
+    unanswered_s: dict[str, float] = field(
+        default_factory=dict
+    )  # since when others do not answer its transport
     is_mute: bool = False  # its user code never gives the interpreter up
     failure: Failure | None = None
     thread: ChunkedThread | None = None  # where machines help each other
@@ -127,6 +131,7 @@ class NodeShell:
     def turn(self, simulated: SimulatedNode) -> None:
         if self.sim.job.may_overlap and self.sim.schedule.restless and self.sim.stage_rng.random() < 0.1:
             simulated.node.worker.overlaps = not simulated.node.worker.overlaps  # whatever it may choose
+        self.sim.broken_links.look(simulated)
         if simulated.failure is None:
             self.do(simulated, simulated.node.tick(self.sim.now_s))
         else:

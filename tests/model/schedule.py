@@ -187,7 +187,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
     if mode.endswith(REPLICATED):  # more machines than partitions: some own none
         schedule = replace(schedule, partitions=min(schedule.partitions, 3), transient=schedule.transient + 2)
     if not gentle and faults is None:
-        schedule = _with_one_way(schedule)
+        schedule = _with_parted(_with_one_way(schedule))
     links = random.Random(f"{seed}/{mode}/links")
     if links.random() >= 0.25:
         return schedule
@@ -205,6 +205,18 @@ def _with_one_way(schedule: Schedule) -> Schedule:
     kind, at_s = rng.choice(ONE_WAY), rng.uniform(0.3, 3.0)
     seconds = rng.choice([4.0, 15.0, FOR_GOOD_S]) if kind == "deaf" else rng.choice([1.5, 4.0])
     return replace(schedule, faults=(*schedule.faults, Fault(kind, at_s, 1, seconds)))
+
+
+def _with_parted(schedule: Schedule) -> Schedule:
+    """In one of seven, one or two pairs of machines do not reach each other either, for a while or for ever."""
+    rng = random.Random(f"{schedule.seed}/{schedule.mode}/parted")
+    if rng.random() >= 1 / 7:
+        return schedule
+    parted = tuple(
+        Fault(PARTED, rng.uniform(0.3, 2.5), rng.choice([1, 2, 2]), rng.choice([1.5, 4.0, 15.0, FOR_GOOD_S]))
+        for _ in range(rng.choice([1, 1, 2]))
+    )
+    return replace(schedule, faults=schedule.faults + parted)
 
 
 def make_orderly(seed: int, mode: str) -> Schedule:
@@ -306,6 +318,7 @@ def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[P
 
 PRESSING, WAKING = "notice_owner", "freeze_owner"
 ONE_WAY = ("deaf", "dumb", "mute_join")
+PARTED = "part"
 FOR_GOOD_S = 1e6
 
 # How often each kind is drawn.

@@ -32,6 +32,7 @@ from agileml.events.run import (
 )
 from agileml.events.terms import Tier
 from tests.model.async_reference import async_reference
+from tests.model.broken_links import BACK_S, BrokenLinks
 from tests.model.controller_shell import ControllerShell, ModelError, SimulatedController
 from tests.model.faults import FaultInjector
 from tests.model.groups import Groups
@@ -39,7 +40,6 @@ from tests.model.invariants import check_rollbacks
 from tests.model.judge import Judge, check_none_passed_over
 from tests.model.network import SimulatedNetwork
 from tests.model.node_shell import NodeShell, SimulatedNode
-from tests.model.one_way import BACK_S, OneWayLinks
 from tests.model.plans import eager_help, random_plans, random_rules
 from tests.model.schedule import FOR_GOOD_S, Schedule
 from tests.model.staged_toy import StagedToy
@@ -105,7 +105,7 @@ class Simulation(Timeline):
         self.checkpoint_every_s = self.rng.choice([None, 0.6, 2.0])
         self.silent_limit_s = random.Random(f"{s.seed}/{s.mode}/silent").choice([300.0, 300.0, 2.0])
         self.network = SimulatedNetwork(self)
-        self.one_way = OneWayLinks(self)
+        self.broken_links = BrokenLinks(self)
         self.node_shell = NodeShell(self)
         self.controller_shell = ControllerShell(self)
         self.faults = FaultInjector(self)
@@ -199,8 +199,9 @@ class Simulation(Timeline):
 
     def is_lost_to_controller(self, node: SimulatedNode) -> bool:
         """Dead, or silent for so long (until a moment ago) that nobody waits for it any more."""
-        deaf_until_s = self.one_way.deaf_until_s(node.name)
-        if node.is_dead or deaf_until_s >= FOR_GOOD_S:
+        deaf_until_s = self.broken_links.deaf_until_s(node.name)
+        known = self.controllers[-1].controller._control.members.nodes.get(node.name)
+        if node.is_dead or deaf_until_s >= FOR_GOOD_S or (known is not None and known.is_apart):
             return True
         if self.silent_limit_s > HUNG_S / 2:
             return False

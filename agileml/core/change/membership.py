@@ -29,6 +29,8 @@ class Member:
     is_doubted: bool = False  # reported lost when this controller had just slept, and not heard from since
     is_unreachable: bool = False  # nothing that is sent to it arrives, though its own messages may
     is_released: bool = False
+    apart_since_s: float | None = None  # given up because it and another machine do not reach each other
+    times_apart: int = 0
     measured: tuple[Measured, Measured] | None = None  # its first report and the newest
     capacity: float = 1.0  # how much it can compute, relative to other machines
     units_per_s: float | None = None  # while it computes, in its latest reports
@@ -57,7 +59,17 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        return not (self.is_gone or self.is_silent or self.is_released)
+        return not (self.is_gone or self.is_silent or self.is_released or self.is_apart)
+
+    @property
+    def is_apart(self) -> bool:
+        """True while the run goes on without it though it is there."""
+        return self.apart_since_s is not None
+
+    @property
+    def away_since_s(self) -> float:
+        """When it was last there, if it is not alive."""
+        return self.heard_s if self.apart_since_s is None else min(self.heard_s, self.apart_since_s)
 
     @property
     def epoch(self) -> int:
@@ -123,8 +135,13 @@ class Membership:
             for member in self.nodes.values():
                 member.heard_s = max(member.heard_s, now_s)
             return []
-        found = [m for m in self.nodes.values() if m.is_alive and now_s - m.heard_s > self._patience_s(m)]
-        for member in found:
+        late = [
+            m
+            for m in self.nodes.values()
+            if (m.is_alive or m.is_apart) and now_s - m.heard_s > self._patience_s(m)
+        ]
+        found = [member for member in late if member.is_alive]
+        for member in late:
             member.is_silent = True
         return found
 
@@ -154,12 +171,26 @@ class Membership:
             return False
         member.is_unreachable = True
         if not member.is_alive:
+            member.is_silent = True
             return False
         if self._has_slept(now_s) or now_s - self.awake_since_s < self.timeout_s / 3:
             member.is_doubted, member.heard_s = True, max(member.heard_s, now_s)
             return False
         member.is_silent = True
         return True
+
+    def keep_apart(self, node: str, now_s: float) -> None:
+        """Go on without a machine that is there."""
+        self.nodes[node].apart_since_s = now_s
+        self.nodes[node].times_apart += 1
+
+    def take_back(self, node: str) -> None:
+        """Count a machine again that was kept apart."""
+        self.nodes[node].apart_since_s = None
+
+    def apart(self) -> list[Member]:
+        """The machines that are kept apart."""
+        return [member for member in self.nodes.values() if member.is_apart]
 
     def _has_slept(self, now_s: float) -> bool:
         return now_s - self.checked_s > self.timeout_s / 3

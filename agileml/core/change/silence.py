@@ -21,9 +21,9 @@ def awaited(members: Membership, view: View | None, waiting_since_s: float, limi
     silent = [
         member.name
         for member in members.nodes.values()
-        if member.is_silent
+        if (member.is_silent or member.is_apart)
         and not (member.is_gone or member.is_released)
-        and members.checked_s - member.heard_s < limit_s
+        and members.checked_s - member.away_since_s < limit_s
     ]
     if members.checked_s - max(waiting_since_s, members.awake_since_s) < limit_s:
         silent += [node for node in (view.members if view else ()) if node not in members.nodes]

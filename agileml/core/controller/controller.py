@@ -30,6 +30,7 @@ from agileml.core.controller.changes import MembershipChanges
 from agileml.core.controller.choices import Choice, told
 from agileml.core.controller.control import Control, ControllerSettings
 from agileml.core.controller.cut_keeper import CutKeeper
+from agileml.core.controller.link_watch import LinkWatch
 from agileml.core.controller.planned_events import PlannedEvents
 from agileml.core.controller.progress_log import ProgressLog
 from agileml.core.controller.quarantine import Quarantine
@@ -73,6 +74,7 @@ from agileml.core.protocol.messages import (
     SaveFailed,
     Status,
     Stored,
+    Unreachable,
 )
 from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
@@ -114,6 +116,7 @@ class Controller:
         self._planned = PlannedEvents(self._control)
         self._resend_due_s = 0.0
         self._quarantine = Quarantine(self._control)
+        self._links = LinkWatch(self._control)
         self._takeover = record.number > 0
         self._finish = RunFinish(self._control, self._cuts)
 
@@ -242,6 +245,7 @@ class Controller:
         for member in control.members.check(control.now_s):
             detail = "" if member.is_doubted else f"for {control.settings.timeout_s:g} s"
             control.note(MachineLost(member.name, member.loss, detail))
+        self._links.judge()
         self._quarantine.give_up_late()
         self._quarantine.end_without_reliable()
         if control.now_s >= self._resend_due_s:
@@ -282,6 +286,8 @@ class Controller:
                 self._cuts.save_failed(message.cut, message.reason)
             case Failure():
                 self._quarantine.failed(sender, message)
+            case Unreachable():
+                self._links.told(sender, message)
             case _:
                 pass  # of another epoch
 
@@ -337,6 +343,7 @@ class Controller:
             self._takeover = False
             control.persist(replace(control.record, controller=control.name))
             return
+        self._links.take_back_reliable()
         if self._finish.at_deadline() or self._changes.is_listening():
             return
         if control.change is not None:

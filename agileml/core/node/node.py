@@ -69,10 +69,15 @@ from agileml.core.protocol.messages import (
     SplitChosen,
     Squares,
     Status,
+    Unreachable,
 )
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
+
+MOST_NAMED = (
+    64  # machines that do not answer, in a message: members first, for of the dead all machines say so
+)
 
 
 class Node:
@@ -109,6 +114,7 @@ class Node:
         self._stopped: tuple[tuple[int, int], ...] | None = None
         self._piggybacks = can_piggyback(job)
         self._overlap = OverlapChoice() if job.overlap is Overlap.AUTO else None
+        self._lost: set[str] = set()
 
     # -- entry points ---------------------------------------------------------------------------------------
 
@@ -121,6 +127,15 @@ class Node:
     def heard(self, peer: str, now_s: float) -> None:
         """Note that a piece of a message arrived: this peer's other answers may be on their way."""
         self._backoff.heard(peer, now_s)
+
+    def lost(self, peer: str) -> None:
+        """Note that a machine does not answer this one: the controller may hear from both."""
+        if peer != CONTROLLER:
+            self._lost.add(peer)
+
+    def found(self, peer: str) -> None:
+        """Note that a machine answers again, or is gone for good."""
+        self._lost.discard(peer)
 
     def happened(self, event: NodeEvent, now_s: float) -> list[NodeCommand]:
         """Handle the shell's answer to a command."""
@@ -236,6 +251,10 @@ class Node:
             self._status_due_s = now_s + self.timers.status_s
             reports = () if self.is_frozen else self.combiner.reports()
             self._out += [Send(CONTROLLER, message) for message in (self.status(), *reports)]
+            if self._lost:
+                members = self.view.member_set if self.view is not None else frozenset()
+                named = sorted(self._lost, key=lambda name: (name not in members, name))
+                self._out.append(Send(CONTROLLER, Unreachable(tuple(named[:MOST_NAMED]))))
         out = piggybacked(self._out) if self._piggybacks else list(self._out)
         self._out.clear()
         return out

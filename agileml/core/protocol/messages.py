@@ -600,6 +600,16 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Unreachable:
+    """Node to controller, with each heartbeat while it lasts: these machines do not answer this one.
+
+    It has no epoch: a link is down whatever view the machine works under.
+    """
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Heard:
     """Controller to node: the reports of clocks < `clock` have arrived."""
 
@@ -668,6 +678,7 @@ Message = (
     | Saved
     | SaveFailed
     | Failure
+    | Unreachable
     | Heard
     | Release
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agileml.core.change.broken_links import BrokenLinks
 from agileml.core.change.change_plan import _deal, plan_change
 from agileml.core.change.membership import Membership
 from agileml.core.change.run import ChangeRun
@@ -56,6 +57,11 @@ def a_machine_that_hears_nothing_counts_as_alive(original, self, node, now_s):
     if node in self.nodes:
         self.nodes[node].is_unreachable = False
     return original(self, node, now_s)
+
+
+@replaces(BrokenLinks.judge, mode="bsp", caught_by=29)
+def nobody_is_given_up_for_a_broken_link(original, self, members, view, is_needed, now_s):
+    """Two machines wait for each other for ever."""
 
 
 @replaces(Control.persist, mode="bsp", caught_by=130)

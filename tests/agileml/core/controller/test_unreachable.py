@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agileml.core.protocol.inputs import NodeDown, NodeLost, NodeSeen, NodeUp, Received, Tick
-from agileml.core.protocol.messages import Prepare, Status
+from agileml.core.protocol.messages import Prepare, Status, Unreachable
 from agileml.core.stage.placement import StageRule
 from agileml.events.run import MachineLost
 from agileml.events.terms import Loss, Tier
@@ -129,3 +129,86 @@ def test_a_machine_that_the_head_reaches_again_comes_back(scripts):
     script.tell(NodeSeen("t1"))
     wait(script, 3.0)
     assert script.workers == {"r0", "t1", "t2"}
+
+
+def accuse(script, seconds, said):
+    """Time passes, and machines say with each heartbeat whom they do not reach."""
+    end_s = script.now_s + seconds
+    while script.now_s < end_s:
+        script.now_s += 0.2
+        script.heartbeats()
+        for name, names in said.items():
+            script.tell(Received(name, Unreachable(names)))
+        script.tell(Tick())
+
+
+def lost_links(script):
+    return [
+        (lost.machine, lost.detail) for lost in script.events_of(MachineLost) if lost.loss is Loss.CUT_OFF
+    ]
+
+
+def test_of_two_machines_that_do_not_reach_each_other_one_is_given_up_and_comes_back(scripts):
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1", "t2")
+    cut = script.commit_cut()
+    script.reach(cut + 2)
+    said = {"t1": ("t2",), "t2": ("t1",)}
+    accuse(script, 5.0, said)
+    assert script.workers == {"r0", "t1", "t2"}
+    accuse(script, 3.0, said)
+    assert script.workers == {"r0", "t1"}
+    why = "t1 and t2 have not reached each other for 6 s, and t2 is given up: it is the younger one"
+    assert lost_links(script) == [("t2", why)]
+    accuse(script, 60.0, said)
+    assert script.workers == {"r0", "t1"} and len(lost_links(script)) == 1
+    wait(script, 12.0)
+    assert script.workers == {"r0", "t1", "t2"}
+
+
+def test_an_install_over_a_link_that_is_down_ends_with_its_machine(scripts):
+    """t3 joins, and cannot fetch what it is to own."""
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1", "t2")
+    script.reach(3)
+    script.up("t3")
+    script.tell(NodeDown("t2", Loss.DISCONNECTED))
+    script.freeze("t3")  # no Installed comes from it; it speaks all the same
+    wait(script, 3.0, seen=["t3"])
+    script.tell(NodeDown("t1", Loss.DISCONNECTED))
+    said = {"t3": ("r0",)}
+    accuse(script, 4.0, said)
+    assert script.controller.is_changing
+    accuse(script, 5.0, said)
+    assert not script.controller.is_changing and script.view.members == ("r0",)
+    assert [machine for machine, _ in lost_links(script)] == ["t3"]
+
+
+def test_workers_that_have_nothing_to_say_to_each_other_need_no_link(scripts):
+    script = scripts(rule=StageRule(forced=1))
+    script.up("r0", "t1", "t2")
+    accuse(script, 30.0, {"t1": ("t2",), "t2": ("t1",)})
+    assert script.workers == {"r0", "t1", "t2"} and not lost_links(script)
+
+
+def test_a_reliable_machine_that_was_given_up_is_taken_back_when_the_other_one_dies(scripts):
+    script = scripts(silent_limit_s=2.0, **ACTIVE)
+    script.up("r0", "r1", "t1", "t2", "t3")
+    script.commit_cut()
+    said = {"r1": ("t1", "t2"), "t1": ("r1",), "t2": ("r1",)}
+    accuse(script, 10.0, said)
+    assert [machine for machine, _ in lost_links(script)] == ["r1"]
+    script.tell(NodeDown("r0", Loss.DISCONNECTED))
+    accuse(script, 2.0, said)
+    assert not script.halts and "r1" in script.view.members
+    accuse(script, 20.0, said)
+    assert {machine for machine, _ in lost_links(script)} == {"r1", "t1", "t2"}
+    assert script.view.members == ("r1", "t3")
+
+
+def test_a_machine_that_is_accused_and_dead_takes_the_usual_way(scripts):
+    script = scripts()
+    script.up("r0", "t1", "t2")
+    script.freeze("t2")
+    accuse(script, 20.0, {"r0": ("t2",), "t1": ("t2",)})
+    assert [lost.loss for lost in script.events_of(MachineLost)] == [Loss.SILENT]

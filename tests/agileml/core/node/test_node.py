@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from agileml.core.protocol.commands import Leave, LoadSlices
+from agileml.core.node.node import MOST_NAMED
+from agileml.core.protocol.commands import Leave, LoadSlices, Send
 from agileml.core.protocol.messages import (
+    CONTROLLER,
     Ack,
     Announce,
     Behind,
@@ -22,6 +24,7 @@ from agileml.core.protocol.messages import (
     SourceKind,
     Status,
     Stored,
+    Unreachable,
 )
 from agileml.core.protocol.view import INITIAL
 from tests.agileml.core.node.small_cluster import Cluster
@@ -206,3 +209,27 @@ def test_the_status_says_what_is_served():
     assert isinstance(status, Status)
     assert (status.epoch, status.versions) == (1, ((0, 1),))
     assert cluster.nodes["b"].status().versions == ()
+
+
+def test_a_machine_says_with_each_heartbeat_whom_it_does_not_reach():
+    cluster = Cluster()
+    cluster.start()
+    node = cluster.nodes["a"]
+
+    def said(now_s):
+        sent = [command.message for command in node.tick(now_s) if isinstance(command, Send)]
+        assert any(isinstance(message, Status) for message in sent)
+        return [message.names for message in sent if isinstance(message, Unreachable)]
+
+    assert said(1e10) == []
+    node.lost("x")
+    node.lost("b")
+    node.lost(CONTROLLER)
+    assert said(2e10) == said(3e10) == [("b", "x")]
+    node.found("x")
+    assert said(4e10) == [("b",)]
+    node.found("b")
+    assert said(5e10) == []
+    for number in range(1000):
+        node.lost(f"m{number}")
+    assert [len(names) for names in said(6e10)] == [MOST_NAMED]

@@ -1,0 +1,140 @@
+"""Two machines that do not reach each other, though the controller reaches both: which one the run goes on without.
+
+Each would wait for the other for ever. Machines say with every heartbeat whom they do not reach. A dead or frozen
+machine is accused too, but it falls silent before anyone acts on that: only the time counts in which both ends are
+alive. Of the two ends the machine with more broken links is given up. It comes back once nobody accuses it for a while,
+which is twice as long each time, so that a link that comes and goes costs less and less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from agileml.core.change.membership import Member, Membership
+from agileml.core.protocol.view import View
+from agileml.events.terms import Tier
+
+TIMEOUTS = 3  # of heartbeats
+LEAST_S = 6.0  # a transport may take 5 s to connect again after a cut has healed
+
+Pair = tuple[str, str]
+
+
+@dataclass
+class BrokenLink:
+    """`since_s`: since then both ends were alive and one accused the other; `told_s`: when it last did."""
+
+    since_s: float
+    told_s: float
+
+    @property
+    def for_s(self) -> float:
+        """For how long one accused the other, at least."""
+        return self.told_s - self.since_s
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The run goes on without `machine`, because of its link to `other`."""
+
+    machine: str
+    other: str
+    reason: str
+
+
+@dataclass
+class BrokenLinks:
+    """What machines say of each other, and since when."""
+
+    timeout_s: float
+    _links: dict[Pair, BrokenLink] = field(default_factory=dict)
+    _accused_s: dict[str, float] = field(default_factory=dict)  # of machines that were given up
+
+    @property
+    def patience_s(self) -> float:
+        """How long a link may be down before one of its ends is given up."""
+        return max(LEAST_S, TIMEOUTS * self.timeout_s)
+
+    def told(self, node: str, names: Iterable[str], now_s: float) -> None:
+        """A machine says whom it does not reach."""
+        for name in names:
+            first, second = sorted((node, name))
+            link = self._links.setdefault((first, second), BrokenLink(now_s, now_s))
+            link.told_s = now_s
+
+    def judge(
+        self, members: Membership, view: View | None, is_needed: Callable[[Pair], bool], now_s: float
+    ) -> GiveUp | None:
+        """The machine to give up now, if there is one. At most one, because its links are settled with it."""
+        self._age(members, now_s)
+        down = [pair for pair in self._links if all(map(members.is_alive, pair)) and is_needed(pair)]
+        late = [pair for pair in down if self._links[pair].for_s >= self.patience_s]
+        if not late:
+            return None
+        degree = Counter(node for pair in down for node in pair)
+        first, second = min(late, key=lambda pair: self._links[pair].since_s)
+        given, reason = choose(first, second, members, view, degree)
+        for_s = self._links[first, second].for_s
+        self._accused_s[given] = now_s
+        return GiveUp(
+            given,
+            second if given == first else first,
+            f"{first} and {second} have not reached each other for {for_s:.0f} s, and {reason}",
+        )
+
+    def back(self, members: Membership, now_s: float) -> list[str]:
+        """The machines that were given up and are not accused any more."""
+        return [
+            member.name
+            for member in members.apart()
+            if now_s - self._accused_s.get(member.name, 0.0)
+            >= self.patience_s * 2 ** (member.times_apart - 1)
+        ]
+
+    def _age(self, members: Membership, now_s: float) -> None:
+        """Forget links of which nobody speaks any more; begin anew with those of which an end is not there."""
+        self._accused_s = {node: at_s for node, at_s in self._accused_s.items() if node in members.nodes}
+        for pair, link in list(self._links.items()):
+            ends = [members.nodes.get(node) for node in pair]
+            is_over = any(end is None or end.is_gone or end.is_released for end in ends)
+            if is_over or now_s - link.told_s > 2 * self.timeout_s:
+                del self._links[pair]
+            elif not all(map(members.is_alive, pair)) or link.since_s < members.awake_since_s:
+                link.since_s = now_s
+                self._accuse(pair, members, now_s)
+
+    def _accuse(self, pair: Pair, members: Membership, now_s: float) -> None:
+        """Put off the return of an end that was given up, if the other one is there."""
+        for node, other in (pair, pair[::-1]):
+            if members.nodes[node].is_apart and members.is_alive(other):
+                self._accused_s[node] = now_s
+
+
+def choose(
+    first: str, second: str, members: Membership, view: View | None, degree: Counter[str]
+) -> tuple[str, str]:
+    """Which of two machines to give up, and why it."""
+    younger = list(members.nodes)
+    reasons: tuple[tuple[str, Callable[[Member], int]], ...] = (
+        ("the other one is the last reliable machine", lambda m: not members.is_last_reliable(m.name)),
+        ("the other one has the only copy of a partition", lambda m: not _has_only_copy(m, view)),
+        ("it has more broken links", lambda m: degree[m.name]),
+        ("the other one is a member", lambda m: view is None or m.name not in view.member_set),
+        ("the other one is reliable", lambda m: m.tier is Tier.TRANSIENT),
+        ("it is the younger one", lambda m: younger.index(m.name)),
+    )
+    one, other = members.nodes[first], members.nodes[second]
+    for why, rank in reasons:
+        if rank(one) != rank(other):
+            given = first if rank(one) > rank(other) else second
+            return given, f"{given} is given up: {why}"
+    raise AssertionError((first, second))
+
+
+def _has_only_copy(member: Member, view: View | None) -> bool:
+    """True for an owner that backs itself up."""
+    return view is not None and any(
+        owner == backup == member.name for owner, backup in zip(view.owner, view.backup, strict=True)
+    )
