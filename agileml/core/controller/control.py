@@ -241,11 +241,11 @@ class Control:
         self.ask(Halt(kind, reason, trace, kept))
 
     def steps_taken(self, owner: str, message: StepsTaken) -> None:
-        """Log the steps that an owner under the durable view reports, and acknowledge them."""
+        """Log the steps that an owner under the durable view reports, and answer while it keeps any."""
         assert self.view is not None
         if (event := self.steps.add(message, self.view.timeline)) is not None:
             self.note(event)
-        if message.taken:
+        if message.kept < message.first + len(message.taken):
             self.send(owner, self.steps.heard(message))
 
     def steps_written(self, event: StepsWritten) -> None:

@@ -42,12 +42,14 @@ class StepLog:
     def add(self, message: StepsTaken, timeline: int) -> StepsLogged | None:
         """Take the steps that an owner reports, and return an event with the new ones.
 
-        Steps before `message.first` are in the log already: the owner drops steps only when a controller confirms them.
+        Steps that the owner does not keep are in the log: it drops steps only when a controller confirms them. A
+        message that begins behind what this controller was told adds nothing: an earlier controller was told the steps
+        between.
         """
-        known = max(self._told.get(message.partition, message.first), message.first)
-        fresh = message.taken[known - message.first :]
+        known = max(self._told.get(message.partition, message.kept), message.kept)
+        fresh = message.taken[known - message.first :] if message.first <= known else ()
         self._told[message.partition] = known + len(fresh)
-        self.written(message.partition, message.first)
+        self.written(message.partition, message.kept)
         if not fresh:
             return None
         positions = tuple(step.position for step in fresh)
@@ -58,8 +60,9 @@ class StepLog:
         self._written[partition] = max(steps, self._written.get(partition, 0))
 
     def heard(self, message: StepsTaken) -> HeardSteps:
-        """The answer to an owner: how many of the partition's first steps are in the log."""
-        return HeardSteps(message.epoch, message.partition, self._written[message.partition])
+        """The answer to an owner: how many of the partition's first steps this controller, and the log, have."""
+        known = self._told[message.partition], self._written[message.partition]
+        return HeardSteps(message.epoch, message.partition, *known)
 
     def has_all(self, partitions: Iterable[int], steps: int) -> bool:
         """True when the first `steps` steps of each partition are in the log."""

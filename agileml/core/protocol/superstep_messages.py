@@ -54,19 +54,25 @@ class SuperstepChosen:
 
 @dataclass(frozen=True)
 class StepsTaken:
-    """Owner to controller, for the log: the steps of a partition that the controller may lack; number `first` comes
-    first. Repeated until `HeardSteps`."""
+    """Owner to controller, for the log: steps of a partition that the controller may lack; number `first` comes first.
+    Repeated until `HeardSteps`. `kept`: the owner has all steps from this number on, and can tell them again."""
 
     epoch: int
     partition: int
     first: int
     taken: tuple[StepTaken, ...]
+    kept: int
 
 
 @dataclass(frozen=True)
 class HeardSteps:
-    """Controller to owner: the first `steps` steps of a partition are in the log."""
+    """Controller to owner: it was told the first `told` steps of a partition, and the first `written` are in the log.
+
+    An owner goes on from `told`. It keeps what is not written: the controller may die with it, and the next one was
+    told nothing.
+    """
 
     epoch: int
     partition: int
-    steps: int
+    told: int
+    written: int

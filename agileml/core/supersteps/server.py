@@ -136,13 +136,12 @@ class SuperstepServer(Server):
         """The steps that the log may lack."""
         for partition, shard in self._shards(epoch).items():
             assert isinstance(shard, MinibatchShard), shard
-            first, taken = shard.unheard
-            yield StepsTaken(epoch, partition, first, taken[:MOST_TOLD])
+            yield StepsTaken(epoch, partition, *shard.kept.untold(MOST_TOLD), kept=shard.kept.first)
 
     def heard_steps(self, message: HeardSteps) -> None:
-        """Drop the first steps of a partition, which the log has."""
+        """Go on from what the controller was told, and drop what the log has."""
         if (shard := self._steps_of(message.partition, message.epoch)) is not None:
-            shard.heard(message.steps)
+            shard.kept.heard(message.told, message.written)
 
     # -- changes --------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Cut, MinibatchPush, ShardCopy
 from agileml.core.protocol.superstep_messages import StepTaken
 from agileml.core.protocol.view import CutId
+from agileml.core.supersteps.kept_steps import KeptSteps
 from straggler.coverage import Units, Verdict
 
 
@@ -25,22 +26,12 @@ class MinibatchShard(Shard):
 
     def __init__(self, job: Job, cut: Cut) -> None:
         super().__init__(job, cut)
-        self._taken: list[StepTaken] = []
+        self.kept = KeptSteps(self.steps)
 
     @property
     def steps(self) -> int:
         """The number of steps taken."""
         return self.units_counted
-
-    @property
-    def unheard(self) -> tuple[int, tuple[StepTaken, ...]]:
-        """The steps that the log may lack, and the number of the first of them."""
-        return self.steps - len(self._taken), tuple(self._taken)
-
-    def heard(self, steps: int) -> None:
-        """Drop the first `steps` steps, which the log has."""
-        first, _ = self.unheard
-        del self._taken[: max(0, steps - first)]
 
     def is_at(self, clock: int) -> bool:
         """True where a clock begins and no minibatch of it is counted: a cut then holds whole clocks alone."""
@@ -52,7 +43,7 @@ class MinibatchShard(Shard):
         verdict = self.push(push.clock, push.bundle, push.contribution, now_s, given=given)
         if verdict is Verdict.COUNT:
             position = push.clock * self.job.units + _number(push.bundle)
-            self._taken.append(StepTaken(position, push.reads))
+            self.kept.add(StepTaken(position, push.reads))
         return verdict
 
     def _step_along(self, contribution: Contribution, clock: int, bundle: Units) -> None:
@@ -61,13 +52,13 @@ class MinibatchShard(Shard):
 
     def copy(self, have: CutId | None = None) -> ShardCopy:
         """All state that another server needs to take over."""
-        return replace(super().copy(have), taken=tuple(self._taken))
+        return replace(super().copy(have), taken=self.kept.taken)
 
     @classmethod
     def restored(cls, job: Job, copy: ShardCopy) -> Self:
         """The shard that `copy` was taken from."""
         shard = super().restored(job, copy)
-        shard._taken = list(copy.taken)
+        shard.kept = KeptSteps(shard.steps - len(copy.taken), copy.taken)
         return shard
 
 

@@ -67,3 +67,9 @@ def steps_count_as_logged_before_they_are_written(original, self, message, timel
     event = original(self, message, timeline)
     self.written(message.partition, self._told[message.partition])
     return event
+
+
+@replaces(StepLog.add, mode="elastic", caught_by=0)
+def a_new_controller_believes_that_told_steps_are_written(original, self, message, timeline):
+    """The steps that the dead one was told are in no log."""
+    return original(self, replace(message, kept=message.first), timeline)
