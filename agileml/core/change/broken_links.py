@@ -99,7 +99,7 @@ class BrokenLinks:
         for pair, link in list(self._links.items()):
             ends = [members.nodes.get(node) for node in pair]
             is_over = any(end is None or end.is_gone or end.is_released for end in ends)
-            if is_over or now_s - link.told_s > 2 * self.timeout_s:
+            if is_over or now_s - link.told_s > self.timeout_s:
                 del self._links[pair]
             elif not all(map(members.is_alive, pair)) or link.since_s < members.awake_since_s:
                 link.since_s = now_s

@@ -136,3 +136,11 @@ def test_machines_that_are_gone_are_forgotten():
     members.gone("t2")
     members.forget(frozenset())
     assert go_on(members, links, 20.0, {"t1": ["t2"]}, from_s=13.0) is None
+
+
+def test_an_accusation_that_stops_for_a_timeout_counts_anew():
+    """Two short breaks, one soon after the other, are not a long one."""
+    members, links = make("r0", "t1", "t2")
+    assert go_on(members, links, 4.0, {"t1": ["t2"]}) is None
+    assert go_on(members, links, 1.4, {}, from_s=14.0) is None
+    assert go_on(members, links, 4.0, {"t1": ["t2"]}, from_s=15.4) is None
