@@ -64,6 +64,8 @@ class Judge:
             found = [cut for cut in (backup.cut(partition), backup.arrived(partition)) if cut is not None]
             part = next((cut for cut in found if cut.clock == held.clock), None)
             is_kept = (simulated.controller.record.committed, partition, name) in self.sim.kept
+            if backup.is_staged(epoch, partition):  # and may not be read before the view is announced
+                is_kept = False
             assert part is not None or not is_kept, (
                 f"{name} has no part {partition} of the cut at {held.clock}"
             )

@@ -92,7 +92,7 @@ def test_a_stop_at_any_moment_ends_with_a_whole_cut(mode: str, seeds: int) -> No
 
 def test_a_stop_ends_in_the_middle_of_a_change_at_its_deadline() -> None:
     """The machines have promised another epoch, and their backups answer for the committed cut all the same."""
-    for mode, seed in (("bsp", 71), ("dense", 40), ("allreduce", 13)):
+    for mode, seed in (("bsp", 71), ("dense", 40), ("allreduce", 80)):
         assert stop_many(mode, range(seed, seed + 1))["in a change"] == 1, (mode, seed)
 
 

@@ -59,7 +59,7 @@ def a_change_does_not_wait_for_a_clocks_end(original, self, trigger, move_s):
     return trigger or original(self, None, move_s)
 
 
-@replaces(AllReducePause.settle, mode="allreduce", caught_by=312)
+@replaces(AllReducePause.settle, mode="allreduce", caught_by=535)
 def a_pause_that_nobody_hears_of_again(original, self, trigger, move_s):
     """A joiner that dies while they pause leaves everybody paused."""
     if trigger is None:
@@ -88,7 +88,7 @@ def machines_introduce_themselves_once(original, self):
     original(self)
 
 
-@replaces(Reducer.reduced, mode="allreduce", caught_by=11)
+@replaces(Reducer.reduced, mode="allreduce", caught_by=27)
 def sums_of_an_old_group_count(original, self, event, now_s):
     """A sum lacks a bundle, or has one twice."""
     if self._view is not None:

@@ -38,7 +38,7 @@ def tag_of_the_last_attempt(original, self, to, message):
     original(self, to, message)
 
 
-@replaces(ChangeRun.unpromised, mode="bsp", caught_by=17)
+@replaces(ChangeRun.unpromised, mode="bsp", caught_by=3)
 def not_everybody_has_promised(original, self, nodes):
     """An owner goes on counting, or everybody goes back for no reason."""
     missing = original(self, nodes)
@@ -64,7 +64,7 @@ def nobody_is_given_up_for_a_broken_link(original, self, members, view, is_neede
     """Two machines wait for each other for ever."""
 
 
-@replaces(Control.persist, mode="bsp", caught_by=130)
+@replaces(Control.persist, mode="bsp", caught_by=134)
 def view_announced_before_it_is_durable(original, self, record, *then):
     """Nodes drop what the durable view says they hold."""
     original(self, record, *then)
@@ -81,7 +81,7 @@ def no_compare_and_set(original, self, event, now_s):
     return original(self, event, now_s)
 
 
-@replaces(plan_change, mode="bsp", caught_by=16)
+@replaces(plan_change, mode="bsp", caught_by=8)
 def base_is_the_newest_version(original, job, rule, epoch, view, committed, promises, *others):
     """A partition that is behind never gets what it lacks."""
     change = original(job, rule, epoch, view, committed, promises, *others)
@@ -98,7 +98,7 @@ def pending_contributions_do_not_move(original, self, have=None):
     return replace(original(self, have), pending=())
 
 
-@replaces(_deal, mode="sum", caught_by=19)
+@replaces(_deal, mode="sum", caught_by=46)
 def boundaries_are_not_kept(original, job, had, clock, lacking, waiting, share, members):
     """Bundles overlap in part."""
     return original(job, had, clock, lacking, (), share, members)
@@ -151,7 +151,7 @@ def machines_under_notice_leave_at_once(original, self, event, now_s):
     return [*commands, Released(event.node)] if isinstance(event, Notice) else commands
 
 
-@replaces(ChangeRun.is_good, mode="bsp", caught_by=45)
+@replaces(ChangeRun.is_good, mode="bsp", caught_by=74)
 def a_change_counts_on_a_source_that_is_dead(original, self, members):
     """The change waits for ever for the copies that the dead machine has not given yet."""
     without_sources = replace(self.change, fetches=())

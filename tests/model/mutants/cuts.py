@@ -118,7 +118,7 @@ def a_whole_cut_is_named_anew(original, self, clock):
     return clock == self.next
 
 
-@replaces(CutKeeper.name_next, mode="bsp-held", caught_by=1)
+@replaces(CutKeeper.name_next, mode="bsp-held", caught_by=7)
 def a_held_cut_is_not_waited_for(original, self):
     """The best parameters are overwritten while the driver reads them."""
     judged, self._judged = self._judged, self._control.record.committed.clock
@@ -132,7 +132,7 @@ def a_cut_with_a_lost_part_is_held(original, self, *, is_torn):
     original(self, is_torn=False)
 
 
-@replaces(CutKeeper.told, mode="bsp-held", caught_by=4)
+@replaces(CutKeeper.told, mode="bsp-held", caught_by=6)
 def an_old_judgement_counts_for_the_present_cut(original, self, event):
     """It came a second time, when another cut was held that nobody has judged."""
     held = self.held
@@ -145,7 +145,7 @@ def clocks_do_not_wait_for_the_cut_that_is_to_be_held(original, self):
     return self._control.job.clocks
 
 
-@replaces(CutKeeper._latest, mode="bsp-held", caught_by=60)
+@replaces(CutKeeper._latest, mode="bsp-held", caught_by=210)
 def a_cut_is_named_behind_a_clock_that_waits_for_its_own(original, self, version):
     """The cut is never reached, and the clock never begins."""
     return self._control.job.clocks

@@ -49,7 +49,7 @@ def a_helper_takes_units_of_the_share_where_a_clock_has_a_plan(original, self, w
     return dict(self._deal.view.share).get(worker, 0)
 
 
-@replaces(HelpQueue.cancel, mode="sum-helped", caught_by=9)
+@replaces(HelpQueue.cancel, mode="sum-helped", caught_by=1)
 def a_cancel_is_answered_as_if_work_had_begun(original, self, helpee, cancel):
     """The helper drops the range, and its owner waits for it."""
     original(self, helpee, cancel)

@@ -44,7 +44,7 @@ def nobody_asks_for_squares_again(original, self, view, shards):
     """The message is lost, and its partition stays at its clock."""
 
 
-@replaces(NormRound.told_all, mode="dense-clipped", caught_by=15)
+@replaces(NormRound.told_all, mode="dense-clipped", caught_by=39)
 def a_new_owner_is_not_told_what_was_added_up_before(original, self, view, shards):
     """Only a repeat brings the squares to who has the partition now."""
     return []

@@ -23,7 +23,7 @@ def forward_on_a_half_old_layer(original, self, reading, begin):
     return order
 
 
-@replaces(Worker.adopt, mode="overlap", caught_by=37)
+@replaces(Worker.adopt, mode="overlap", caught_by=274)
 def blocks_of_an_abandoned_timeline_serve_again(original, self, view):
     """A forward that a rollback aborted left some: the clock of this name is another one now."""
     readings = list(self._reading.values())

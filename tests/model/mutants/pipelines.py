@@ -109,7 +109,7 @@ def every_stage_pauses_for_itself(original, self):
         self._worker.may_leave = lambda clock: False
 
 
-@replaces(Server.adopt, mode="flush", caught_by=5)
+@replaces(Server.adopt, mode="flush", caught_by=4)
 def a_pause_outlives_the_change(original, self, view, now_s):
     """The first stage never begins a clock again."""
     hold = self.hold

@@ -19,7 +19,7 @@ def who_asks_again_draws_again(original, self, worker, message):
     return replace(found, number=message.number) if found is not None else None
 
 
-@replaces(PoolWorker.drawn, mode="ssppool", caught_by=1)
+@replaces(PoolWorker.drawn, mode="ssppool", caught_by=3)
 def what_was_begun_goes_on_whatever_was_drawn(original, self, message):
     """The bundle that was drawn instead is computed by nobody."""
     if self._begun:

@@ -22,7 +22,7 @@ def a_view_forgets_who_asked_before_it_came(original, self, view, now_s):
     original(self, view, now_s)
 
 
-@replaces(ChangeRun.unasked, mode="bsp", caught_by=105, orderly=True)
+@replaces(ChangeRun.unasked, mode="bsp", caught_by=243, orderly=True)
 def who_appears_in_a_change_is_not_asked(original, self, nodes):
     """A change waits for a promise that nobody asked for."""
     return [] if self._asked else original(self, nodes)

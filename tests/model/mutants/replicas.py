@@ -23,7 +23,7 @@ MODE = "flush-replicated"
 ASYNC = "stash-replicated"
 
 
-@replaces(_deal_to_stages, mode=MODE, caught_by=5)
+@replaces(_deal_to_stages, mode=MODE, caught_by=10)
 def open_units_are_dealt_without_regard_to_what_is_counted(original, job, counted, share):
     """A partition that has a part of a bundle cannot count the rest."""
     return ((share[0][0], job.all_units),)

@@ -8,7 +8,7 @@ from agileml.core.node.sources.resident import ResidentTables
 from tests.model.mutants.mutant import replaces
 
 
-@replaces(ResidentTables.take, mode="allreduce-resident", caught_by=16)
+@replaces(ResidentTables.take, mode="allreduce-resident", caught_by=5)
 def a_machine_that_is_behind_keeps_its_replica(original, self, shards, own):
     """What it copied from a peer never reaches the replica."""
     if not self._replica.values:  # the first view

@@ -18,7 +18,7 @@ def a_superstep_begins_while_others_work(original, self, worker, first, stop, no
     return original(self, worker, first, stop, now_s)
 
 
-@replaces(SuperstepPlanner.plan, mode="elastic", caught_by=1)
+@replaces(SuperstepPlanner.plan, mode="elastic", caught_by=2)
 def every_worker_has_a_plan_of_its_own(original, self, worker, first, stop, now_s):
     """Minibatches are nobody's, or two workers'."""
     found = original(self, worker, first, stop, now_s)
@@ -69,7 +69,7 @@ def steps_count_as_logged_before_they_are_written(original, self, message, timel
     return event
 
 
-@replaces(StepLog.add, mode="elastic", caught_by=0)
+@replaces(StepLog.add, mode="elastic", caught_by=43)
 def a_new_controller_believes_that_told_steps_are_written(original, self, message, timeline):
     """The steps that the dead one was told are in no log."""
     return original(self, replace(message, kept=message.first), timeline)
