@@ -65,7 +65,7 @@ def plan_command(
             plans = top_plans(measured, where, top, options, on_progress=on_progress)
         rows = compare(plans[0], measured, where, options)
         counts = [whole(part, "--machines") for part in machines.split(",")] if machines is not None else []
-        fewer = plans_for_machines(measured, where, counts, options)
+        fewer = plans_for_machines(measured, where, counts, options) if counts else {}
     except (ProfileError, TopologyError, PartitionError) as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:

@@ -53,6 +53,14 @@ def test_plan_writes_text_numbers_and_a_picture(profile: Path, tmp_path: Path, c
     assert not list(out.glob("*.part"))
 
 
+def test_plan_needs_no_other_numbers_of_machines(profile: Path, capsys) -> None:
+    assert run("plan", profile, "--topology", "4x10") == 0
+    assert "3-1" in capsys.readouterr().out
+    assert run("plan", profile, "--topology", "4x10", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["machines"] is None
+
+
 def test_schedule_prints_checks_and_draws(tmp_path: Path, capsys) -> None:
     picture = tmp_path / "s.svg"
     assert run("schedule", "--replicas", "1-1-1-1", "--minibatches", 8, "--out", picture) == 0
