@@ -26,7 +26,8 @@ from safetensors.numpy import save_file
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, files_of, read_backwards, read_first
-from agileml.runs.owner import is_alive, is_here, owner_of, running_in
+from agileml.runs.owner import forget_ended_supervisor, is_alive, is_here, owner_of, running_in
+from agileml.runs.supervision import read_supervision
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
 BEST = "best.safetensors"
@@ -79,14 +80,18 @@ def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
 
 
 def is_without_result(path: Path) -> bool:
-    """True for the folder of a run of this host that failed, or was killed, before it wrote anything to keep."""
+    """True for the folder of a run of this host that failed, or was killed, before it wrote anything to keep.
+
+    A supervised run that is not over can go on, so its log is something to keep.
+    """
     if any((path / name).exists() for name in (MODEL, BEST, OPTIMIZER, SUMMARY, REPORT, MARKET)):
         return False
     try:
-        process = owner_of(path)
+        supervision, process = read_supervision(path), owner_of(path)
     except (OSError, ValueError, LookupError):
         return False
-    return is_here(process) and not is_alive(process)
+    is_over = supervision is None or supervision.is_over
+    return is_over and is_here(process) and not is_alive(process)
 
 
 class RunFolder:
@@ -112,6 +117,7 @@ class RunFolder:
             else:
                 path.mkdir(parents=True, exist_ok=True)
                 cls.clear(path)
+                forget_ended_supervisor(path)
             return cls(path, EventLog(path / EVENTS))
         except FileExistsError:  # another run was faster
             raise FolderError(f"out: {path} holds another run, expected a new or an empty folder") from None

@@ -11,7 +11,7 @@ import psutil
 from agileml.events.run import Process, RunStarted
 from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, read_first
-from agileml.runs.supervision import read_supervision
+from agileml.runs.supervision import SUPERVISION, read_supervision
 
 
 def this_process() -> Process:
@@ -48,3 +48,16 @@ def running_in(folder: Path) -> Process | None:
     except (OSError, ValueError, LookupError):
         return None
     return process if is_alive(process) else None
+
+
+def forget_ended_supervisor(folder: Path) -> None:
+    """Remove the record of a supervisor that has ended, or a damaged one: the folder belongs to a new run.
+
+    Raises OSError.
+    """
+    try:
+        supervision = read_supervision(folder)
+    except ValueError:
+        supervision = None
+    if supervision is None or not is_alive(supervision.process):
+        (folder / SUPERVISION).unlink(missing_ok=True)

@@ -30,7 +30,8 @@ from agileml.events.schema import Logged, events_of, header, to_line
 from agileml.events.terms import Tier
 from agileml.runs.event_log import EventLog, read_events
 from agileml.runs.folder import FolderError, RunFolder, check_out, params_sha256, plain
-from agileml.runs.owner import this_process
+from agileml.runs.owner import owner_of, this_process
+from agileml.runs.supervision import SUPERVISION, Supervision
 from tests.agileml.runs.model_file import model_sha256
 
 
@@ -263,3 +264,45 @@ def test_overwrite_replaces_a_run_that_is_over_and_nothing_else(tmp_path: Path) 
     again.events.close()
     assert sorted(os.listdir(out)) == ["events.jsonl", "notes.txt"]
     assert read_events(out / "events.jsonl") == []
+
+
+def record_of_an_ended_supervisor(*, is_over: bool) -> str:
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    return Supervision(Process(this_process().host, over.pid, 1.0), 10, is_over=is_over).to_text()
+
+
+@pytest.mark.parametrize("record", ["is over", "damaged"])
+def test_a_run_in_the_folder_of_a_supervised_one_is_its_own(tmp_path: Path, record: str) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "summary.json").write_text("{}")
+    (out / SUPERVISION).write_text(
+        record_of_an_ended_supervisor(is_over=True) if record == "is over" else "{"
+    )
+    folder = RunFolder.create(out, "mf", overwrite=True)
+    folder.events.write(RunStarted("mf", {}, 0.0, this_process()))
+    assert owner_of(out) == this_process()
+    for overwrite in (False, True):
+        with pytest.raises(FolderError, match=f"process {os.getpid()}|or --overwrite"):
+            RunFolder.create(out, "mf", overwrite=overwrite)
+    folder.events.close()
+    assert [each.event.kind for each in read_events(out / "events.jsonl")] == ["run_started"]
+
+
+def test_the_run_of_a_living_supervisor_keeps_its_record(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / SUPERVISION).write_text(Supervision(this_process(), 10).to_text())
+    RunFolder.create(out, "mf").events.close()
+    assert (out / SUPERVISION).is_file()
+
+
+def test_a_supervised_run_that_can_go_on_is_replaced_only_on_request(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    RunFolder.create(out, "mf").events.close()
+    (out / SUPERVISION).write_text(record_of_an_ended_supervisor(is_over=False))
+    with pytest.raises(FolderError, match="or --overwrite to replace it"):
+        check_out(out)
+    (out / SUPERVISION).write_text(record_of_an_ended_supervisor(is_over=True))
+    check_out(out)
