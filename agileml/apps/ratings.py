@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,9 @@ HEADER = ("userId", "movieId", "rating")
 EXPECTED = (
     "expected MovieLens ratings.csv (header userId,movieId,rating,...) or u.data (user, item, rating by tabs)"
 )
+
+EXACT_IDS = 2.0**53  # below it float64 has every whole number
+MOST_RATING = float(np.finfo(np.float32).max)
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -111,26 +114,26 @@ def read_ratings(path: str) -> Ratings:
     file = data_file(path)
     found = _format_of(file, path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "no data" is told below
-            table = np.loadtxt(
-                file,
-                np.float64,
-                comments=None,
-                delimiter=found.delimiter,
-                skiprows=found.header_lines,
-                usecols=found.columns,
-                ndmin=2,
-                encoding="utf-8",
-            )
-    except ValueError:  # also what is no UTF-8
-        raise InputError(_first_bad_line(file, path, found)) from None
+        table = _columns(file, found, found.columns, np.float64)
+    except ValueError as error:  # also what is no UTF-8
+        raise InputError(_first_bad_line(file, path, found, str(error))) from None
     if not len(table):
         raise InputError(f"data.path: {path} has a header but no ratings")
-    if not np.isfinite(table).all() or (table[:, :2] != np.rint(table[:, :2])).any():
+    ids = table[:, :2]
+    is_right = (
+        np.isfinite(ids).all() and (ids == np.rint(ids)).all() and (abs(table[:, 2]) <= MOST_RATING).all()
+    )
+    if not is_right:
         raise InputError(_first_bad_line(file, path, found))
-    user_ids, users = np.unique(table[:, 0], return_inverse=True)
-    item_ids, items = np.unique(table[:, 1], return_inverse=True)
+    if (abs(ids) >= EXACT_IDS).any():  # several ids may have become one number
+        try:
+            ids = _columns(file, found, found.columns[:2], np.int64)
+        except ValueError as error:
+            raise InputError(
+                f"data.path: {path} has an id beyond 64 bits, or of more than digits ({error})"
+            ) from None
+    user_ids, users = np.unique(ids[:, 0], return_inverse=True)
+    item_ids, items = np.unique(ids[:, 1], return_inverse=True)
     return Ratings(
         path,
         users.astype(np.int32),
@@ -139,6 +142,23 @@ def read_ratings(path: str) -> Ratings:
         len(user_ids),
         len(item_ids),
     )
+
+
+def _columns(file: Path, found: _Format, columns: Sequence[int], dtype: Any) -> Array:
+    """Columns of all lines, (lines, columns). Raises ValueError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the caller tells that there is no data
+        warnings.simplefilter("error", DeprecationWarning)  # a whole number read as a float
+        return np.loadtxt(
+            file,
+            dtype,
+            comments=None,
+            delimiter=found.delimiter,
+            skiprows=found.header_lines,
+            usecols=columns,
+            ndmin=2,
+            encoding="utf-8",
+        )
 
 
 def _format_of(file: Path, path: str) -> _Format:
@@ -160,15 +180,17 @@ def _format_of(file: Path, path: str) -> _Format:
 
 
 def _is_rating(fields: Sequence[str]) -> bool:
+    if not all(field.isascii() and "_" not in field for field in fields):  # Python reads more than numpy
+        return False
     try:
         user, item, rating = map(float, fields)
     except ValueError:
         return False
-    return all(map(math.isfinite, (user, item, rating))) and user.is_integer() and item.is_integer()
+    return user.is_integer() and item.is_integer() and abs(rating) <= MOST_RATING
 
 
-def _first_bad_line(file: Path, path: str, found: _Format) -> str:
-    """The sentence for the first line that holds no rating."""
+def _first_bad_line(file: Path, path: str, found: _Format, why: str = "") -> str:
+    """The sentence for the first line that holds no rating. `why`: what numpy said."""
     user, item, rating = found.columns
     with file.open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
@@ -184,4 +206,4 @@ def _first_bad_line(file: Path, path: str, found: _Format) -> str:
                     f"data.path: {path} line {number} is {shown!r}, "
                     "expected a whole user id, a whole item id and a finite rating"
                 )
-    raise AssertionError(f"{path} was refused, but every line is a rating")
+    return f"data.path: {path} cannot be read ({why}), {EXPECTED}"

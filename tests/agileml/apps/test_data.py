@@ -1,6 +1,7 @@
 """Data of the applications: what can be read, what is refused and how, splits and shares."""
 
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,23 @@ def test_both_kinds_of_movielens_files_give_the_same_ratings(tmp_path: Path, tex
     assert ratings.values.dtype == np.float32
 
 
+@EXAMPLES
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.integers(0, 1))
+def test_large_ids_stay_apart(ids: list[int], column: int) -> None:
+    ids = [each + step for each in ids for step in (0, -1) if each + step >= -(2**63)]
+    lines = "".join(f"{each}\t7\t3\n" if column == 0 else f"7\t{each}\t3\n" for each in ids)
+    with NamedTemporaryFile("w") as file:
+        file.write(lines)
+        file.flush()
+        ratings = read_ratings(file.name)
+    numbers, count = (
+        (ratings.users, ratings.user_count) if column == 0 else (ratings.items, ratings.item_count)
+    )
+    order = sorted(set(ids))
+    assert count == len(order)
+    assert [order[number] for number in numbers] == ids
+
+
 BAD_RATINGS = [
     ("", r"is empty \(0 bytes\)"),
     ("userId,movieId,rating,timestamp\n", "has a header but no ratings"),
@@ -52,6 +70,11 @@ BAD_RATINGS = [
     (CSV + "1.5,2,3,4\n", "line 5 is '1.5,2,3,4', expected a whole user id"),
     (CSV + "nan,2,3,4\n", "line 5 is"),
     (TABS + "1\tx\t3\t4\n", "line 4 is"),
+    (TABS + "1_0\t2\t3\t4\n", "line 4 is '1_0"),
+    (TABS + "１\t2\t3\t4\n", "line 4 is"),
+    (TABS + "1\t2\t1e300\t4\n", "line 4 is .* a finite rating"),
+    (TABS + "18446744073709551615\t2\t3\t4\n", "has an id beyond 64 bits"),
+    (TABS + "9007199254740993.0\t2\t3\t4\n", "has an id beyond 64 bits, or of more than digits"),
 ]
 
 
@@ -182,6 +205,13 @@ BAD_ARRAYS: list[tuple[dict[str, Any], str]] = [
     ({"x": IMAGES, "y": LABELS + 0.5}, "y has dtype float64, expected whole numbers"),
     ({"x": IMAGES, "y": np.full(10, np.nan)}, "expected whole numbers"),
     ({"x": IMAGES, "y": np.array(list("abcdefghij"))}, "expected whole numbers"),
+    (
+        {"x": IMAGES, "y": np.where(LABELS == 5, np.inf, LABELS)},
+        "y has the label inf, expected whole numbers of",
+    ),
+    ({"x": IMAGES, "y": np.where(LABELS == 5, 1e30, LABELS)}, r"y has the label 1e\+30"),
+    ({"x": IMAGES, "y": np.full(10, 2**63, np.uint64)}, "expected whole numbers of 64 bits"),
+    ({"x": IMAGES * -1e300, "y": LABELS}, r"x has a value of 5.9e\+301, expected at most 3.4e\+38"),
     ({"x": IMAGES[:0], "y": LABELS[:0]}, r"x is empty, its shape is \(0, 2, 3\)"),
     ({"x": IMAGES.astype("U"), "y": LABELS}, "expected numbers of shape"),
     ({"x": np.arange(10), "y": LABELS}, "expected numbers of shape"),
