@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ EXPECTED = (
     "expected UCI's docword format (three lines with the numbers of documents, words and entries, then "
     "`document word count`) or LDA-C's (`entries word:count ...` a line)"
 )
+MOST = int(np.iinfo(np.int32).max)  # of a word's number and of a count
 
 
 class BagsFile(Section):
@@ -152,7 +155,9 @@ def read_text(section: TextFile) -> Documents:
         raise InputError(
             f"data.path: {section.path} is no UTF-8 text, expected one document a line"
         ) from None
-    except (ValueError, OSError) as error:
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"data.path: {section.path} cannot be read ({error})") from None
+    except ValueError as error:
         raise InputError(f"data.path: {section.path} has no words to use ({error})") from None
     words = tuple(vectorizer.get_feature_names_out().tolist())
     return from_counts(section.path, found.row, found.col, found.data.astype(np.int64), len(words), words)
@@ -164,11 +169,12 @@ def read_bags(path: str) -> Documents:
     try:
         with _opened(file) as stream:
             first = stream.readline(1 << 20).split()
-        if len(first) == 1 and first[0].isdigit():
+        is_empty = first == [b"0"]  # LDA-C's first document may have no words
+        if len(first) == 1 and first[0].isdigit() and not is_empty:
             return _read_uci(file, path)
         if first and first[0].isdigit() and all(b":" in entry for entry in first[1:]):
             return _read_ldac(file, path)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"data.path: {path} cannot be read ({error}), {EXPECTED}") from None
     shown = b" ".join(first)[:60].decode("utf-8", "replace")
     raise InputError(f"data.path: {path} begins with {shown!r}, {EXPECTED}")
@@ -183,26 +189,49 @@ def _opened(file: Path) -> IO[bytes] | gzip.GzipFile:
 def _read_uci(file: Path, path: str) -> Documents:
     with _opened(file) as stream:
         head = [stream.readline() for _ in range(3)]
-        if not all(line.strip().isdigit() for line in head):
+        if not all(_is_number(line.strip(), 0, 2**63) for line in head):
             raise InputError(f"data.path: {path} lines 1 to 3 are not three whole numbers, {EXPECTED}")
         documents, words, entries = (int(line) for line in head)
+        limits = documents, min(words, MOST), MOST
         try:
-            found = np.loadtxt(stream, np.int64, comments=None, ndmin=2)
-        except ValueError:
-            found = np.empty((0, 0), np.int64)
-    if found.shape != (entries, 3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # without data the numbers below differ
+                found = np.loadtxt(stream, np.int64, comments=None, ndmin=2)
+        except ValueError as error:
+            raise InputError(_first_bad_entry(file, path, limits, str(error))) from None
+    if found.size and (found.shape[1] != 3 or ((found < 1) | (found > limits)).any()):
+        raise InputError(_first_bad_entry(file, path, limits, f"{found.shape[1]} columns"))
+    if len(found) != entries:
         raise InputError(
             f"data.path: {path} has {len(found)} lines `document word count`, expected {entries} as line 3 says"
         )
-    limits = np.array([documents, words, np.iinfo(np.int32).max])
-    wrong = ((found < 1) | (found > limits)).any(axis=1)
-    if wrong.any() or not entries:
-        line = int(np.flatnonzero(wrong)[0]) if entries else 0
-        raise InputError(
-            f"data.path: {path} line {line + 4} is {' '.join(map(str, found[line])) if entries else ''!r}, expected a "
-            f"document from 1 to {documents}, a word from 1 to {words} and a count from 1"
-        )
+    if not entries:
+        raise InputError(f"data.path: {path} has no words, {EXPECTED}")
     return from_counts(path, found[:, 0], found[:, 1] - 1, found[:, 2], words)
+
+
+def _first_bad_entry(file: Path, path: str, limits: tuple[int, int, int], why: str) -> str:
+    """The sentence for the first line of UCI's format that is no entry. `why`: what is wrong with all of them."""
+    with _opened(file) as stream:
+        for number, line in enumerate(stream, 1):
+            fields = line.split()
+            if number <= 3 or not fields:
+                continue
+            is_right = len(fields) == 3 and all(
+                _is_number(field, 1, most) for field, most in zip(fields, limits, strict=True)
+            )
+            if not is_right:
+                shown = line[:60].decode("utf-8", "replace").rstrip()
+                return (
+                    f"data.path: {path} line {number} is {shown!r}, expected a document from 1 to {limits[0]}, a word "
+                    f"from 1 to {limits[1]} and a count from 1"
+                )
+    return f"data.path: {path} cannot be read ({why}), {EXPECTED}"
+
+
+def _is_number(field: bytes, least: int, most: int) -> bool:
+    """True for digits that make a whole number from `least` to `most`."""
+    return field.isdigit() and len(field) <= 19 and least <= int(field) <= most
 
 
 def _read_ldac(file: Path, path: str) -> Documents:
@@ -217,12 +246,14 @@ def _ldac_entries(file: Path, path: str) -> Iterator[tuple[int, int, int]]:
         for number, line in enumerate(stream):
             fields = line.split()
             entries = [entry.partition(b":") for entry in fields[1:]]
-            is_right = all(word.isdigit() and count.isdigit() and int(count) for word, _, count in entries)
+            is_right = all(
+                _is_number(word, 0, MOST - 1) and _is_number(count, 1, MOST) for word, _, count in entries
+            )
             if fields and not (is_right and fields[0] == str(len(entries)).encode()):
                 shown = line[:60].decode("utf-8", "replace").rstrip()
                 raise InputError(
                     f"data.path: {path} line {number + 1} is {shown!r}, expected the number of entries, then so many "
-                    "`word:count`"
+                    f"`word:count` with numbers below {MOST}"
                 )
             for word, _, count in entries:
                 yield number, int(word), int(count)

@@ -183,7 +183,7 @@ def triples(documents: Documents) -> set[tuple[int, ...]]:
 def test_files_of_word_counts(tmp_path: Path) -> None:
     uci = b"3\n4\n4\n1 2 2\n1 4 1\n3 1 1\n3 4 3\n"
     expected = {(1, 1, 3), (0, 3, 3, 3)}  # document 2 has no words
-    for content in (uci, gzip.compress(uci), b"2 1:2 3:1\n\n2 3:3 0:1\n"):
+    for content in (uci, gzip.compress(uci), b"2 1:2 3:1\n\n2 3:3 0:1\n", b"0\n2 1:2 3:1\n2 3:3 0:1\n"):
         found = read(tmp_path, content)
         assert (triples(found), found.word_count) == (expected, 4)
 
@@ -199,7 +199,22 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "text": (b"hello world\n", "begins with 'hello world', expected UCI's docword format"),
     "head": (b"3\nwords\n4\n", "lines 1 to 3 are not three whole numbers"),
     "short": (b"3\n4\n4\n1 2 2\n", "has 1 lines `document word count`, expected 4 as line 3 says"),
-    "columns": (b"1\n1\n1\n1 1\n", "has 1 lines `document word count`, expected 1"),
+    "columns": (b"1\n1\n1\n1 1\n", "line 4 is '1 1', expected a document from 1 to 1"),
+    "broken": (
+        b"3\n4\n3\n1 2 2\n\n2 x 1\n3 1 1\n",
+        "line 6 is '2 x 1', expected a document from 1 to 3, a word",
+    ),
+    "half": (b"3\n4\n2\n1 2 2\n2 1\n", "line 5 is '2 1', expected a document"),
+    "large": (
+        b"3\n4\n2\n1 2 2\n2 1 99999999999999999999\n",
+        "line 5 is '2 1 99999999999999999999', expected",
+    ),
+    "nothing": (b"3\n4\n0\n", "has no words"),
+    "ldac word": (b"1 1:2\n1 4000000000:1\n", "line 2 is '1 4000000000:1', expected the number of entries"),
+    "ldac count": (
+        b"1 1:99999999999999999999\n",
+        "line 1 is '1 1:99999999999999999999', expected the number",
+    ),
     "word": (
         b"3\n4\n2\n1 2 2\n1 5 1\n",
         "line 5 is '1 5 1', expected a document from 1 to 3, a word from 1 to 4",
@@ -207,6 +222,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "count": (b"3\n4\n1\n1 2 0\n", "line 4 is '1 2 0'"),
     "ldac": (b"1 1:2\n2 1:2\n", "line 2 is '2 1:2', expected the number of entries"),
     "damaged": (gzip.compress(b"3\n4\n4\n1 2 2\n")[:-9], "cannot be read"),
+    "packed badly": (gzip.compress(b"3\n4\n4\n1 2 2\n")[:10] + b"\xff" * 20, "cannot be read"),
 }
 
 
@@ -219,8 +235,14 @@ def test_what_is_no_bag_of_words_is_one_sentence(name: str, tmp_path: Path) -> N
     assert "\n" not in str(found.value)
 
 
-def test_text_without_words_is_refused(tmp_path: Path) -> None:
-    for content, sentence in ((b"the and of\n", "has no words to use"), (b"\xff\xfe\n", "is no UTF-8 text")):
+def test_text_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(b"a dog ran\n" * 100)
+    for content, sentence in (
+        (b"the and of\n", "has no words to use"),
+        (b"\xff\xfe\n", "is no UTF-8 text"),
+        (packed[:-9], "cannot be read"),
+        (packed[:10] + b"\xff" * 20, "cannot be read"),
+    ):
         with pytest.raises(InputError, match=sentence):
             read(tmp_path, content, kind="text")
 
