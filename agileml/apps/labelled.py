@@ -18,6 +18,7 @@ from agileml.apps.data import Draw, check_enough, data_file, data_section, strat
 from agileml.config.section import Section
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+MOST_FEATURE = float(np.finfo(np.float32).max)
 
 # The names under which .npz files hold (items, labels), most explicit first.
 TRAIN_NAMES = (
@@ -203,7 +204,7 @@ def read_npz(path: str) -> tuple[Pair, Pair | None]:
     """((items, labels), the file's own test pair or None) with items flattened to (n, features).
 
     Raises InputError: no such file, another format, no arrays of a known name, shapes that do not fit, labels that are
-    no whole numbers, NaN, empty.
+    no whole numbers, NaN, beyond float32, empty.
     """
     arrays = npz_arrays(data_file(path), path)
     names = _first_pair(arrays, TRAIN_NAMES)
@@ -264,6 +265,10 @@ def _checked_pair(path: str, arrays: Mapping[str, Array], names: tuple[str, str]
         )
     if labels.dtype.kind not in "buif" or (labels.dtype.kind == "f" and (labels != np.rint(labels)).any()):
         raise InputError(f"data.path: {path}: {names[1]} has dtype {labels.dtype}, expected whole numbers")
+    if labels.dtype.kind in "uf" and (abs(labels) >= 2.0**63).any():
+        raise InputError(
+            f"data.path: {path}: {names[1]} has the label {abs(labels).max():g}, expected whole numbers of 64 bits"
+        )
     return checked, labels.astype(np.int64)
 
 
@@ -281,5 +286,10 @@ def checked_items(path: str, name: str, items: Array) -> Array:
         first = int(np.flatnonzero(~np.isfinite(items).all(axis=1))[0])
         raise InputError(
             f"data.path: {path}: item {first} of {name} has NaN or infinity, expected finite numbers"
+        )
+    if items.dtype.kind == "f" and max(items.max(), -items.min()) > MOST_FEATURE:
+        raise InputError(
+            f"data.path: {path}: {name} has a value of {max(items.max(), -items.min()):g}, expected at most "
+            f"{MOST_FEATURE:.3g}, the largest float32"
         )
     return items
