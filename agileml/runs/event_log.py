@@ -5,8 +5,10 @@ A log that has grown to `SEGMENT_BYTES` becomes events-000001.jsonl.gz, and a ne
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from agileml.runs.thinning import Thinning
 EVENTS = "events.jsonl"
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 SEGMENT_BYTES = 32 << 20
+_SEGMENT = re.compile(r"-(\d{6})\.jsonl(\.gz)?$")
 BLOCK_BYTES = 1 << 18  # that a reader takes from the end at once
 
 
@@ -48,14 +51,13 @@ class EventLog:
         self._thinning = Thinning()
         self._packing: threading.Thread | None = None
         self.path, self.lost = path, 0
-        self._segments = len(_segments(path))
-        is_new = continue_at_s is None
-        if not is_new:
+        self._segments = max(map(_number, _segments(path)), default=0)
+        if continue_at_s is None:
+            self._file = _begun(path)
+        else:
             cut_half_line(path)
-        self._file = os.open(path, FLAGS if is_new else FLAGS & ~(os.O_EXCL | os.O_CREAT), 0o644)
+            self._file = os.open(path, FLAGS & ~(os.O_EXCL | os.O_CREAT))
         self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
-        if is_new:
-            self._append(header())
 
     @property
     def now_s(self) -> float:
@@ -85,7 +87,8 @@ class EventLog:
             return
         new = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            file = os.open(new, FLAGS, 0o644)
+            new.unlink(missing_ok=True)  # left by a process that was killed here
+            file = _begun(new)
         except OSError:
             return  # a full disk: the present file grows on
         self._segments += 1
@@ -94,7 +97,6 @@ class EventLog:
         os.rename(new, self.path)
         os.close(self._file)
         self._file = file
-        self._append(header())
         if self._packing is not None:
             self._packing.join()
         self._packing = threading.Thread(target=pack, args=(old,), name="log-packing")
@@ -110,6 +112,19 @@ class EventLog:
                 if self._packing is not None:
                     self._packing.join()
             self._file = -1
+
+
+def _begun(path: Path) -> int:
+    """A new file of a log with its header. Raises FileExistsError, OSError: then there is no file."""
+    file, line = os.open(path, FLAGS, 0o644), header().encode() + b"\n"
+    try:
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        os.close(file)
+        path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    return file
 
 
 def cut_half_line(path: Path) -> None:
@@ -141,10 +156,15 @@ def pack(segment: Path) -> None:
 
 def _segments(path: Path) -> list[Path]:
     """The older files of a log, the oldest first; of one that is being packed the whole file."""
-    found = {
-        file.name.removesuffix(".gz"): file for file in sorted(path.parent.glob(f"{path.stem}-*.jsonl*"))
-    }
+    files = sorted(path.parent.glob(f"{path.stem}-*.jsonl*"))
+    found = {file.name.removesuffix(".gz"): file for file in files if _SEGMENT.search(file.name)}
     return [found[name] for name in sorted(found)]
+
+
+def _number(segment: Path) -> int:
+    found = _SEGMENT.search(segment.name)
+    assert found is not None, segment
+    return int(found[1])
 
 
 def files_of(path: Path) -> list[Path]:

@@ -306,3 +306,46 @@ def test_a_supervised_run_that_can_go_on_is_replaced_only_on_request(tmp_path: P
         check_out(out)
     (out / SUPERVISION).write_text(record_of_an_ended_supervisor(is_over=True))
     check_out(out)
+
+
+ROTATING = """
+import json, resource, sys
+from pathlib import Path
+from agileml.events.run import CheckpointSaved
+from agileml.runs.event_log import EventLog, read_events
+
+path, most = Path(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)
+log = EventLog(path)
+for clock in range(1, 51):
+    log.write(CheckpointSaved(clock))
+log.close()
+log = EventLog(path, segment_bytes=1000, continue_at_s=1.0)  # the next line begins a new file
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, most[1]))
+log.write(CheckpointSaved(51))
+resource.setrlimit(resource.RLIMIT_FSIZE, most)
+for clock in range(52, 201):
+    log.write(CheckpointSaved(clock))
+log.close()
+print(json.dumps({"lost": log.lost, "kept": [each.event.clock for each in read_events(path)]}))
+"""
+
+
+def test_a_disk_that_is_full_when_a_file_of_the_log_ends_costs_no_more_than_lines(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", ROTATING, str(file)], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found == {"lost": 1, "kept": [clock for clock in range(1, 201) if clock != 51]}
+    assert len(list(tmp_path.glob("events-*.jsonl.gz"))) > 1  # it goes on in new files
+
+
+def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(FolderError, match=r"events.jsonl cannot be written: "):
+            RunFolder.create(tmp_path / "run", "mf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path / "run") == []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from agileml.events.run import (
     BytesSent,
+    CheckpointSaved,
     ClockDone,
     CutCommitted,
     MachineLost,
@@ -200,3 +201,25 @@ def test_the_end_of_a_log_says_how_the_run_stands(tmp_path: Path) -> None:
     assert len(end) < 400
     now = snapshot_of(end, 5000)
     assert (now.clock, now.stage, now.reliable, now.transient, now.spent_usd) == (3000, 2, 1, 3, 1.5)
+
+
+def test_a_log_goes_on_where_earlier_processes_left_it(tmp_path: Path) -> None:
+    """A half-made new file of a killed process, older files that the user has removed, and a copy of the user's."""
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, segment_bytes=600)
+    for clock in range(1, 41):
+        log.write(CheckpointSaved(clock))
+    log.close()
+    first = files_of(path)
+    assert len(first) > 3
+    first[0].unlink()
+    kept = [each.event for each in iterate_events(path)]
+    (tmp_path / ".events.jsonl.tmp").write_text("")
+    (tmp_path / "events-copy.jsonl").write_text(path.read_text())
+    again = EventLog(path, segment_bytes=600, continue_at_s=5.0)
+    for clock in range(41, 81):
+        again.write(CheckpointSaved(clock))
+    again.close()
+    assert [each.event for each in iterate_events(path)] == [*kept, *map(CheckpointSaved, range(41, 81))]
+    assert len(files_of(path)) > len(first)
+    assert not (tmp_path / ".events.jsonl.tmp").exists()
