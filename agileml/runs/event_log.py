@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from agileml.events.run import WorkersSpent
+from agileml.events.run import RunFailed, RunFinished, Warned, WorkersSpent
 from agileml.events.schema import Logged, RunEvent, SchemaError, check_header, from_line, header, to_line
 from agileml.runs.thinning import Thinning
 
@@ -30,7 +30,8 @@ class EventLog:
     """Appends events as lines of JSON.
 
     Every line is one write and goes out at once, but for those that `Thinning` holds back. On a full disk the run goes
-    on: a line that does not fit is left out whole and counted in `lost`. Safe to use from several threads.
+    on: a line that does not fit is left out whole and counted in `lost`, which the log tells at its end. Safe to use
+    from several threads.
     """
 
     def __init__(
@@ -58,6 +59,9 @@ class EventLog:
             cut_half_line(path)
             self._file = os.open(path, FLAGS & ~(os.O_EXCL | os.O_CREAT))
         self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
+        self.told: Callable[[str], None] = lambda sentence: (
+            None
+        )  # called when a line is left out for the first time
 
     @property
     def now_s(self) -> float:
@@ -67,7 +71,12 @@ class EventLog:
     def write(self, event: RunEvent, *, t_s: float | None = None) -> None:
         """Log an event that happens now, or happened `t_s` seconds after the log was opened."""
         with self._lock:
-            for line in self._thinning.take(self.now_s if t_s is None else t_s, event):
+            now_s = self.now_s if t_s is None else t_s
+            lines = self._thinning.take(now_s, event)
+            if self.lost and isinstance(event, RunFailed | RunFinished):
+                missing = f"{self.lost} lines of {self.path.name} did not fit on the disk, so its figures are too low"
+                lines.insert(0, Logged(now_s, Warned(missing)))
+            for line in lines:
                 self._append(to_line(line))
             self._may_rotate()
         self.heard(event)
@@ -77,10 +86,14 @@ class EventLog:
         size = os.fstat(self._file).st_size
         try:
             if os.write(self._file, line) < len(line):
-                raise OSError("only a part of the line fits")
-        except OSError:
-            self.lost += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
             os.ftruncate(self._file, size)
+            if not self.lost:
+                self.told(
+                    f"{self.path}: lines do not fit and are left out ({error.strerror}); the run goes on"
+                )
+            self.lost += 1
 
     def _may_rotate(self) -> None:
         if os.fstat(self._file).st_size < self._segment_bytes:

@@ -172,8 +172,13 @@ class RunFolder:
         """optimizer.pt, for torch.load(weights_only=True). Raises StorageError."""
         import torch
 
-        with _replacing(self.path / OPTIMIZER) as temporary:
-            torch.save(state, temporary)
+        with _replacing(self.path / OPTIMIZER) as temporary, temporary.open("wb") as file:
+            try:
+                torch.save(state, file)
+            except RuntimeError as error:  # torch's own, which hides the one of the disk
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """summary.json. Raises StorageError."""

@@ -67,4 +67,4 @@ def observe(
 
     callbacks.warn = warn
     callbacks.start(folder.path, config.model_dump(mode="json"))
-    folder.events.heard = heard
+    folder.events.heard, folder.events.told = heard, progress.say

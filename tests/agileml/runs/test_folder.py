@@ -9,11 +9,13 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -25,11 +27,12 @@ from agileml.events.run import (
     MachinesJoined,
     Process,
     RunStarted,
+    Warned,
 )
 from agileml.events.schema import Logged, events_of, header, to_line
 from agileml.events.terms import Tier
 from agileml.runs.event_log import EventLog, read_events
-from agileml.runs.folder import FolderError, RunFolder, check_out, params_sha256, plain
+from agileml.runs.folder import FolderError, RunFolder, StorageError, check_out, params_sha256, plain
 from agileml.runs.owner import owner_of, this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
 from tests.agileml.runs.model_file import model_sha256
@@ -185,12 +188,12 @@ import resource, sys, json
 from pathlib import Path
 import numpy as np
 from agileml.runs.folder import RunFolder, StorageError
-from agileml.events.run import CheckpointSaved
+from agileml.events.run import CheckpointSaved, RunFinished
 
 folder = RunFolder.create(sys.argv[1], "mf")
 folder.write_summary({"loss": 1})
 folder.events.write(CheckpointSaved(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 said = []
 for write in (
     lambda: folder.write_model({"t": np.zeros((1000, 10))}),
@@ -201,9 +204,13 @@ for write in (
         write()
     except StorageError as error:
         said.append(str(error))
+told = []
+folder.events.told = told.append
 for clock in range(2, 200):
     folder.events.write(CheckpointSaved(clock))
-print(json.dumps({"said": said, "lost": folder.events.lost}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+folder.events.write(RunFinished(1.0))
+print(json.dumps({"said": said, "told": told, "lost": folder.events.lost}))
 """
 
 
@@ -220,10 +227,17 @@ def test_a_disk_that_takes_no_more_leaves_earlier_files_whole(tmp_path: Path) ->
     assert sorted(os.listdir(tmp_path / "run")) == ["events.jsonl", "summary.json"]
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"loss": 1}
     kept = read_events(tmp_path / "run" / "events.jsonl")
-    clocks = [saved.event.clock for saved in kept]
+    clocks = [saved.clock for saved in events_of(kept, CheckpointSaved)]
     assert clocks[:60] == list(range(1, 61))
     assert clocks == sorted(set(clocks))  # a shorter line may fit where a longer one did not
-    assert result["lost"] == 199 - len(kept) > 0
+    assert result["lost"] == 199 - len(clocks) > 0
+    assert (
+        len(result["told"]) == 1
+        and "lines do not fit and are left out (No space left on device)" in result["told"][0]
+    )
+    assert [each.event.kind for each in kept[len(clocks) :]] == ["warning", "finished"]
+    (warned,) = events_of(kept, Warned)
+    assert warned.reason.startswith(f"{result['lost']} lines of events.jsonl did not fit")
     assert (tmp_path / "run" / "events.jsonl").read_text().endswith("\n")
 
 
@@ -340,12 +354,29 @@ def test_a_disk_that_is_full_when_a_file_of_the_log_ends_costs_no_more_than_line
     assert len(list(tmp_path.glob("events-*.jsonl.gz"))) > 1  # it goes on in new files
 
 
-def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
-    try:
-        with pytest.raises(FolderError, match=r"events.jsonl cannot be written: "):
-            RunFolder.create(tmp_path / "run", "mf")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], None]]:
+    """Lets no file grow beyond so many bytes from the call on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path, full_disk: Callable[[int], None]) -> None:
+    full_disk(10)
+    with pytest.raises(FolderError, match=r"events.jsonl cannot be written: "):
+        RunFolder.create(tmp_path / "run", "mf")
     assert os.listdir(tmp_path / "run") == []
+
+
+def test_an_optimizer_that_does_not_fit_is_one_sentence(
+    tmp_path: Path, full_disk: Callable[[int], None]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", "mf")
+    state = {"state": torch.zeros(10_000)}
+    full_disk(4096)
+    with pytest.raises(
+        StorageError, match=r"optimizer.pt could not be written: File too large .*free\); what was"
+    ):
+        folder.write_optimizer(state)
+    assert os.listdir(tmp_path / "run") == ["events.jsonl"]
