@@ -32,7 +32,8 @@ def page(view: Mapping[str, Any] | None = None) -> str:
     assert text.count(FROZEN) == 1
     if view is None:
         return text
-    data = json.dumps(view, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+    # In ASCII: a name that is no UTF-8 could not be written.
+    data = json.dumps(view, allow_nan=False).replace("<", "\\u003c")
     return text.replace("connect-src 'self'", "connect-src 'none'").replace(FROZEN, data)
 
 

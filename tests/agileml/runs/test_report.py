@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from io import StringIO
 from itertools import pairwise
@@ -27,11 +28,13 @@ from agileml.events.run import (
     RunFinished,
     RunStarted,
     UserCodeFailed,
+    Warned,
 )
 from agileml.events.schema import Log, Logged, RunEvent, events_of, of_type
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
+from agileml.runs.owner import this_process
 from agileml.runs.progress import (
     BARS,
     MOST_BARS,
@@ -216,6 +219,19 @@ def test_a_run_that_broke_off_is_reported_as_far_as_it_came(until: type[RunEvent
 def test_many_clocks_make_a_small_report() -> None:
     log = [Logged(n * 1e-3, ClockDone(n + 1, 1 / (n + 1), 1, None)) for n in range(60_000)]
     assert len(build_report(dump(CONFIG), log, {})) < 400_000
+
+
+def test_names_that_are_no_utf_8_are_in_the_report(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "job")
+    name, reason = os.fsdecode(b"caf\xe9"), "Größe <b>"
+    folder.events.write(RunStarted(name, {}, 0.0, this_process()))
+    folder.events.write(Warned(reason))
+    folder.events.close()
+    folder.write_report(build_report("clocks: 1\n", read_events(folder.events.path), {}))
+    text = (tmp_path / "run" / "report.html").read_text("utf-8")
+    view = frozen(text)
+    assert (view["name"], view["news"][0][2]) == (name, reason)
+    assert "<b>" not in text
 
 
 def test_rebuild_writes_the_same_report(tmp_path: Path) -> None:
