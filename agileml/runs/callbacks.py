@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agileml.config.text import show
 from agileml.events.observed import Evaluated
 from agileml.events.run import MembershipChanged
 from agileml.events.schema import RunEvent
@@ -18,7 +19,8 @@ from agileml.runs.history import ClockRow, RowMaker
 class Callback:
     """Override what you need. A sentence that a method returns ends the run with its next cut, for that reason.
 
-    If a callback raises, the run goes on without it; the log and the screen name the exception.
+    True does so too. If a callback raises, or returns what is no sentence, the run goes on without it; the log and the
+    screen say why.
     """
 
     def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -72,7 +74,20 @@ class EarlyStopping(Callback):
 
 
 class CallbackError(Exception):
-    """A callback raised in another process; the text is the sentence about it."""
+    """A callback raised in another process, or returned no sentence; the text is the sentence about it."""
+
+
+def reason_of(callback: Callback, returned: object) -> str | None:
+    """The sentence with which a callback ends the run, from what its method returned. Raises CallbackError."""
+    name = type(callback).__name__
+    if returned is True:
+        return f"the callback {name} returned True"
+    if returned is None or returned is False or isinstance(returned, str):
+        return returned or None
+    raise CallbackError(
+        f"the callback {name} is called no more: it returned {show(returned)}, expected a sentence that ends the run, "
+        "or nothing"
+    )
 
 
 def failure_of(callback: Callback, error: Exception) -> str:
@@ -106,11 +121,13 @@ class Callbacks:
         """Pass an event to the callbacks. Returns the reason to end the run, if a callback has one."""
         row = self._rows.of(event)
         if row is not None:
-            return self._each(lambda callback: callback.on_clock(row))
+            return self._each(lambda callback: reason_of(callback, callback.on_clock(row)))
         if isinstance(event, Evaluated):
-            return self._each(lambda callback: callback.on_evaluate(event.clock, event.metrics))
+            return self._each(
+                lambda callback: reason_of(callback, callback.on_evaluate(event.clock, event.metrics))
+            )
         if isinstance(event, MembershipChanged):
-            return self._each(lambda callback: callback.on_change(event))
+            return self._each(lambda callback: reason_of(callback, callback.on_change(event)))
         return None
 
     def recall(self, evaluations: Callable[[], Iterable[Evaluated]]) -> None:

@@ -25,8 +25,10 @@ from agileml.apps import build
 from agileml.config.job import JobConfig
 from agileml.driver.stop_signal import SIGNALS
 from agileml.errors import RunError
-from agileml.runs.callbacks import Callback, failure_of
+from agileml.runs.callbacks import Callback, CallbackError, failure_of, reason_of
 from agileml.session.result import Result
+
+ASKED = ("on_clock", "on_evaluate", "on_change")  # methods whose answer may end the run
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,14 @@ def run_beside(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     theirs.close()
+    failed: set[int] = set()  # callbacks that are called no more
     with ours, _signals_go_to(child):
         try:
             send(ours, (config, application, len(callbacks), options))
             while isinstance(message := received(ours), Called):
-                send(ours, _answered(callbacks[message.number], message))
+                answer = _answered(callbacks[message.number], message)
+                failed |= {message.number} if answer.failed is not None else set()
+                send(ours, answer)
         except (EOFError, ConnectionError):
             raise RunError(f"the run's process ended with exit code {child.wait()}") from None
         except BaseException:
@@ -102,14 +107,19 @@ def run_beside(
     settings = message.settings
     own = application.with_settings(settings) if application else build(config.application, settings)
     result = replace(message.result, application=own)
-    for callback in callbacks:
-        callback.on_end(result)
+    for number, callback in enumerate(callbacks):
+        ended = None if number in failed else _answered(callback, Called(number, "on_end", (result,)))
+        if ended is not None and ended.failed is not None:
+            print(f"proteus: {ended.failed}", file=sys.stderr)
     return result
 
 
 def _answered(callback: Callback, call: Called) -> Answered:
     try:
-        return Answered(getattr(callback, call.method)(*call.arguments))
+        returned = getattr(callback, call.method)(*call.arguments)
+        return Answered(reason_of(callback, returned) if call.method in ASKED else None)
+    except CallbackError as error:
+        return Answered(None, str(error))
     except Exception as error:
         return Answered(None, failure_of(callback, error))
 

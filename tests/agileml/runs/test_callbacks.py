@@ -1,6 +1,10 @@
 """Callbacks: what they hear, when they end a run, and what one that fails costs."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone
@@ -77,6 +81,38 @@ def test_one_that_fails_is_called_no_more_and_the_others_are() -> None:
     assert len(warned) == 1 and warned[0].startswith("the callback Deaf is called no more: OSError: no space")
     assert callbacks.heard(Evaluated(3, {"error": 2.0})) == "bad"
     assert deaf.rows[1] == ClockRow(2, 0.5, 10, 0.1, 100.0, 0.05, 1)
+
+
+class Talking(Callback):
+    """Returns what it was told to."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer, self.clocks = answer, list[int]()
+
+    def on_start(self, folder: Path, config: Mapping[str, Any]) -> Any:
+        return self
+
+    def on_clock(self, row: ClockRow) -> Any:
+        self.clocks.append(row.clock)
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [0.5, 0, [], {"loss": 1.0}, object()])
+def test_what_is_no_sentence_ends_no_run(answer: object) -> None:
+    talking, warned = Talking(answer), list[str]()
+    callbacks = Callbacks([talking], rate, warned.append)
+    callbacks.start(Path(), {})
+    assert [callbacks.heard(ClockDone(clock, 0.5, 10, 0.1)) for clock in (1, 2)] == [None, None]
+    assert talking.clocks == [1]
+    assert len(warned) == 1
+    assert warned[0].startswith("the callback Talking is called no more: it returned ")
+
+
+def test_true_ends_a_run_and_false_does_not() -> None:
+    said = Callbacks([Talking(True)], rate).heard(ClockDone(1, 0.5, 10, 0.1))
+    assert said == "the callback Talking returned True"
+    for answer in (False, None, ""):
+        assert Callbacks([Talking(answer)], rate).heard(ClockDone(1, 0.5, 10, 0.1)) is None
 
 
 def test_history_keeps_the_last_of_each_clock() -> None:

@@ -64,6 +64,33 @@ def test_the_users_callbacks_are_called_here_and_may_end_the_run(tmp_path: Path)
     assert "seven is enough" in log
 
 
+class Failing(agileml.Callback):
+    """Fails at its end, or says what is no sentence."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer, self.ends = answer, 0
+
+    def on_clock(self, row: ClockRow) -> Any:
+        return self.answer
+
+    def on_end(self, result: Any) -> None:
+        self.ends += 1
+        raise OSError("no space")
+
+
+@pytest.mark.slow
+def test_callbacks_that_fail_at_the_end_take_no_result_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing, talking, counting = Failing(), Failing(open), Counting()
+    result = beside(tmp_path, failing, talking, counting)
+    assert counting.ends == [result]
+    assert (failing.ends, talking.ends) == (1, 0)
+    assert "proteus: the callback Failing is called no more: OSError: no space" in capsys.readouterr().err
+    log = (tmp_path / "out" / "events.jsonl").read_text()
+    assert "the callback Failing is called no more: it returned <built-in function open>" in log
+
+
 @pytest.mark.slow
 def test_a_signal_goes_to_the_run(tmp_path: Path) -> None:
     counting = Counting(interrupt_at=3)
