@@ -149,7 +149,9 @@ class MembershipChanges:
         try:
             change = self._plan(running)
         except LostError as error:
-            if not self._waits_for_silent(running, str(error)):
+            # Before the first view nothing is lost, and one that loads its items may still be ready in time.
+            is_coming = view is None and bool(control.members.expected().reliable)
+            if not is_coming and not self._waits_for_silent(running, str(error)):
                 limit_s = control.settings.silent_limit_s
                 waited = (
                     f" and none came back within {limit_s:g} s" if running.waiting_since_s is not None else ""

@@ -6,6 +6,7 @@ from agileml.core.cuts.rule import CutRule
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import (
     NodeDown,
+    NodeLost,
     NodeSeen,
     NodeUp,
     Notice,
@@ -177,6 +178,38 @@ def test_a_reliable_machine_that_is_not_ready_yet_takes_over_from_the_last_one(s
     assert not script.halts
     assert set(script.view.backup) == {"r1"}
     assert not any(view.rolled_back for view in script.views)
+
+
+def test_the_process_of_the_only_reliable_machine_may_die_while_the_first_view_is_made(scripts):
+    """Another one is up in its place, and has not loaded its items yet."""
+    script = scripts()
+    script.is_store_open = False
+    script.up("r0", "t1")
+    script.freeze("r0")
+    script.is_store_open = True
+    script.write()
+    script.tell(NodeLost("r0", Loss.DISCONNECTED))
+    script.wait(1.0)
+    script.machines["r1"] = Machine("r1", Tier.RELIABLE, is_frozen=True)
+    script.tell(NodeUp("r1", Tier.RELIABLE, "", admitted=True))
+    script.tell(NodeDown("r0", Loss.PROCESS_DIED))
+    assert script.controller.is_changing and not script.halts
+    script.wake("r1")
+    script.wait(2.0)
+    assert not script.halts
+    assert script.view.members == ("r1", "t1")
+
+
+def test_the_first_view_is_not_waited_for_if_no_reliable_machine_may_come(scripts):
+    script = scripts()
+    script.is_store_open = False
+    script.up("r0", "t1")
+    script.up("r1", admitted=False)
+    script.is_store_open = True
+    script.freeze("r0")
+    script.write()
+    script.tell(NodeDown("r0", Loss.PROCESS_DIED))
+    assert [halt.kind for halt in script.halts] == [HaltKind.LOST]
 
 
 def test_the_run_ends_when_the_last_reliable_machine_is_dead(scripts):
