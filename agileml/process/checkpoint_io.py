@@ -21,7 +21,7 @@ from agileml.checkpoints.checkpoint import (
     StoreError,
 )
 from agileml.core.compute.contract import initial_values
-from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.cuts.checkpoint import Checkpoint, Unreadable
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart, Seal
 from agileml.core.protocol.inputs import Sealed, SealFailed
 from agileml.core.protocol.job import Job
@@ -205,10 +205,10 @@ def _check_start(spec: RunSpec, report: Callable[[str], None]) -> None:
 
 def saved_before(
     spec: RunSpec, job: Job, identity: Identity, report: Callable[[str], None]
-) -> Checkpoint | None:
+) -> Checkpoint | Unreadable | None:
     """The newest whole checkpoint for a restarted controller: of this run, or the one that it resumed from.
 
-    This does not verify checksums; reading a part does. A place that cannot be read goes to `report`.
+    This does not verify checksums; reading a part does. That a place cannot be read goes to `report` as well.
     """
     try:
         for store in spec.stores():
@@ -219,6 +219,7 @@ def saved_before(
                 return _checkpoint(store, manifest, job)
     except CheckpointError as error:
         report(f"the new controller knows of no checkpoint: {error}")
+        return Unreadable(str(error))
     return None
 
 

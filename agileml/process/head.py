@@ -128,7 +128,8 @@ class Head:
         self._lock = threading.Lock()
         self._outbox: Outbox[Told] = Outbox()
         newest = store.newest()
-        checkpoint = (saved_before if newest else resumed)(spec, job, identity, self._warn)
+        look = saved_before if newest else resumed
+        checkpoint = look(spec, job, identity, self._warn)
         record = Record.from_text(newest) if newest else Record(0, name, claimed=highest_epoch(spec))
         self._controller = Controller(
             name, job, spec.controller_settings(expected), spec.plan(), record, checkpoint

@@ -162,6 +162,10 @@ class MembershipChanges:
         is_worse = is_given_up and change.rolled_back and bool(control.record.committed.clock)
         if is_worse and self._waits_for_silent(running, change.reason):
             return
+        if (is_worse or view is None) and (why := self._cuts.unread):
+            start = "the run would begin at its start: this controller could not read the checkpoints when it began"
+            control.halt(HaltKind.UNREAD, f"{start}: {why}")
+            return
         running.change = change
         running.phase = ChangePhase.INSTALL
         running.installing_since_s = control.now_s

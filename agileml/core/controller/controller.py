@@ -36,7 +36,7 @@ from agileml.core.controller.progress_log import ProgressLog
 from agileml.core.controller.quarantine import Quarantine
 from agileml.core.controller.run_finish import RunFinish
 from agileml.core.controller.stage_chooser import StageChooser
-from agileml.core.cuts.checkpoint import Checkpoint
+from agileml.core.cuts.checkpoint import Checkpoint, Unreadable
 from agileml.core.protocol.commands import ControllerCommand, Finished, HaltKind, Released
 from agileml.core.protocol.inputs import (
     Admit,
@@ -94,8 +94,8 @@ __all__ = ["Controller", "ControllerSettings"]
 class Controller:
     """The state machine of one controller process.
 
-    `record` is the newest durable record (None: the run is new), `checkpoint` the newest whole checkpoint, from which a
-    new run resumes.
+    `record` is the newest durable record (None: the run is new), `checkpoint` the newest whole checkpoint (None: there
+    is none), from which a new run resumes.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Controller:
         settings: ControllerSettings,
         plan: Sequence[PlannedEvent] = (),
         record: Record | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: Checkpoint | Unreadable | None = None,
     ) -> None:
         record = record or Record(0, name)
         log = ProgressLog(None if record.view is not None or checkpoint else 0, job.metrics)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agileml.core.change.transfers import Transfer, through
 from agileml.core.controller.control import Control
-from agileml.core.cuts.checkpoint import Checkpoint, OpenSave
+from agileml.core.cuts.checkpoint import Checkpoint, OpenSave, Unreadable
 from agileml.core.cuts.rule import OpenCut
 from agileml.core.cuts.run_end import RunEnding
 from agileml.core.protocol.commands import Finished, HaltKind, Seal
@@ -21,14 +21,16 @@ from agileml.events.run import CheckpointFailed, CheckpointSaved, CutCommitted
 class CutKeeper:
     """Names cuts, commits whole ones and has them saved. One cut and one checkpoint are open at a time."""
 
-    def __init__(self, control: Control, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, control: Control, checkpoint: Checkpoint | Unreadable | None) -> None:
         self._control = control
         self._partitions = control.job.layout.partitions
         self._cut = OpenCut(self._partitions)
         self._travel_s = 0.0  # of the newest committed cut
         self.part_bytes: Mapping[int, int] = {}  # by partition, of that cut
         self.links = LinkRate(control.settings.links)
-        self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, checkpoint)
+        self._unread = checkpoint.reason if isinstance(checkpoint, Unreadable) else ""
+        known = None if isinstance(checkpoint, Unreadable) else checkpoint
+        self._save = OpenSave(control.settings.checkpoint_every_s, self._partitions, known)
         self.ending = RunEnding(control.job.clocks)
         self._judged = 0  # the clock of the newest cut that was judged
         self.is_torn = False  # a part of the committed cut is on no machine any more
@@ -46,6 +48,11 @@ class CutKeeper:
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint."""
         return self._save.newest
+
+    @property
+    def unread(self) -> str:
+        """Why it is not known which checkpoint is the newest; empty if that is known."""
+        return self._unread if self._save.newest is None else ""
 
     @property
     def is_done(self) -> bool:

@@ -18,6 +18,13 @@ class Checkpoint:
     counted: tuple[Pending, ...]
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """The checkpoints could not be read, so nobody knows whether there is one. reason: a sentence."""
+
+    reason: str
+
+
 class OpenSave:
     """The checkpoint that is being written. `every_s` None: never. `newest` is the newest whole one."""
 

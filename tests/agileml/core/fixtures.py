@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agileml.core.controller.controller import Controller, ControllerSettings
+from agileml.core.cuts.checkpoint import Checkpoint, Unreadable
 from agileml.core.protocol.commands import (
     ControllerCommand,
     Finished,
@@ -155,6 +156,7 @@ class Script:
         self.finished: Finished | None = None
         self.unanswered: list[Persist] = []
         self._count = 0
+        self.saved: Checkpoint | Unreadable | None = None  # what a new controller finds
         self.controller = self._new_controller()
 
     # -- playing --------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class Script:
     def _new_controller(self) -> Controller:
         record = Record.from_text(self.store[max(self.store)]) if self.store else None
         self._count += 1
-        return Controller(f"c{self._count}", self.job, self.settings, self.plan, record)
+        return Controller(f"c{self._count}", self.job, self.settings, self.plan, record, self.saved)
 
     def restart(self) -> None:
         """Another controller takes over; the first is dead."""
