@@ -135,6 +135,8 @@ class Ec2:
         if gone:
             said = f"AWS has no spot price of {', '.join(gone)}: nothing is bought there, what is held there is kept"
             troubles = (said, *troubles)
+        if self._prices.trouble:
+            troubles = (*troubles, self._prices.trouble)
         return Quotes(tuple(offers), pulse, full, troubles)
 
     def price(self, market: Market, at_s: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from bidbrain.aws.calls import errors
 from bidbrain.history.archive import append_rows
 from bidbrain.history.prices import Market, Steps
-from bidbrain.history.readers import Row
+from bidbrain.history.readers import HistoryError, Row
 from bidbrain.live.cloud import CloudError
 from bidbrain.money import micro_usd
 from bidbrain.risk.survival import RECENT_S
@@ -20,7 +20,10 @@ GONE_S = 600
 
 
 class Ec2Prices:
-    """Prices of some markets from `describe_spot_price_history`, two hours back and on from there."""
+    """Prices of some markets from `describe_spot_price_history`, two hours back and on from there.
+
+    trouble: why they are not archived, a sentence; empty: they are, or are not to be.
+    """
 
     def __init__(self, ec2: Any, markets: Sequence[Market], archive: Path | None = None) -> None:
         self._ec2 = ec2
@@ -29,21 +32,34 @@ class Ec2Prices:
         self._rows: dict[Market, dict[int, int]] = {market: {} for market in markets}
         self._asked_s: int | None = None
         self._seen_s: dict[Market, int] = {}  # when an answer last had the market
+        self._unkept: list[Row] = []  # that the archive lacks
+        self.trouble = ""
 
     def refresh(self, now_s: int) -> None:
         """Ask again if the last time was a minute ago."""
         if self._asked_s is not None and now_s < self._asked_s + REFRESH_S:
             return
         since_s = now_s - RECENT_S if self._asked_s is None else self._asked_s - REFRESH_S
-        new: list[Row] = []
         for at_s, market, price in self._fetch(since_s, now_s):
-            if at_s not in self._rows[market]:
-                new.append((at_s, market.instance_type, market.zone, market.product, price))
+            if self._archive is not None and at_s not in self._rows[market]:
+                self._unkept.append((at_s, market.instance_type, market.zone, market.product, price))
             self._rows[market][at_s] = price
             self._seen_s[market] = now_s
-        if self._archive is not None and new:
-            append_rows(self._archive, new)
         self._asked_s = now_s
+        self._keep()
+
+    def _keep(self) -> None:
+        """Archive what is new. Whoever asks for prices gets them without an archive, too; the next time tries again."""
+        if self._archive is None or not self._unkept:
+            return
+        try:
+            append_rows(self._archive, self._unkept)
+        except OSError as error:
+            self.trouble = f"prices are not archived: {self._archive}: {error.strerror or error}"
+        except HistoryError as error:
+            self.trouble = f"prices are not archived, move the file away: {error}"
+        else:
+            self._unkept, self.trouble = [], ""
 
     def _fetch(self, start_s: int, end_s: int) -> list[tuple[int, Market, int]]:
         found = []

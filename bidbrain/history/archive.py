@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +25,10 @@ def rows_of(history: History) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Write rows as CSV (compressed for .gz and .zst); the file appears only when it is whole. Returns their number."""
+    """Write rows as CSV (compressed for .gz and .zst). Returns their number. Raises OSError.
+
+    The file appears only when it is whole and on disk: an old one is never lost for one that a power cut empties.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -40,13 +44,23 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
 
         data = zstandard.ZstdCompressor().compress(data)
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
     return count
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
-    """Add rows to an archive, without those that it has; returns (new rows, all rows now)."""
+    """Add rows to an archive, without those that it has; returns (new rows, all rows now).
+
+    Raises HistoryError for an archive that cannot be read, OSError.
+    """
     there = list(read_rows(path)) if path.exists() else []
     known = set(there)
     new = sorted(set(rows) - known)

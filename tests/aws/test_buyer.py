@@ -190,6 +190,25 @@ def test_limits_hold_while_aws_gives_no_lists(rig: Rig, throttled: tuple[str, ..
         cloud.close()
 
 
+@pytest.mark.parametrize("is_driven", [True, False])
+def test_limits_hold_where_the_archive_of_prices_is_damaged(rig: Rig, is_driven: bool) -> None:
+    """As by a head that lost its power: the service of the buyer starts again, and the file is empty."""
+    rig.limit(job_micro_usd=400_000)
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        cloud.acquire(order("a", 2))
+        cloud.close()
+    (rig.folder / "state" / f"{REGION}.csv.gz").write_bytes(b"")
+    with rig.serving():
+        if is_driven:
+            assert "move the file away" in cloud.quotes(rig.at_s).troubles[-1]
+        rig.look(120)
+        assert len(rig.machines()) == 2
+        rig.look(4 * 3600)
+        assert not rig.machines(), rig.said
+        cloud.close()
+
+
 def test_a_machine_without_a_price_is_found_and_costs_what_it_does_on_demand(rig: Rig) -> None:
     """Its purchase was under way when the buyer ended, and there are no prices since."""
     rig.limit(job_micro_usd=400_000)

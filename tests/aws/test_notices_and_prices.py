@@ -144,6 +144,27 @@ def test_prices_come_by_pages_and_are_archived_once(ec2: Ec2Layer, tmp_path: Pat
         Ec2Prices(ec2, [Market("c5.9x", "us-east-1a")]).price(Market("c5.9x", "us-east-1a"), now_s)
 
 
+def test_prices_come_without_their_archive(ec2: Ec2Layer, tmp_path: Path) -> None:
+    """A head that lost its power can have an empty file, a full disk takes none: prices are known all the same.
+    What could not be archived is once it can be."""
+    market = Market("c5.xlarge", "us-east-1a")
+    ec2.prices[("c5.xlarge", "us-east-1a")] = 0.05
+    archive, now_s = tmp_path / "kept" / "us-east-1.csv", parse_instant("2026-05-01T12:00:00Z")
+    prices = Ec2Prices(ec2, [market], archive)
+    prices.refresh(now_s)
+    assert prices.price(market, now_s) == 50_000
+    assert prices.trouble == f"prices are not archived: {archive}: No such file or directory"
+    archive.parent.mkdir()
+    archive.touch()
+    prices.refresh(now_s + 60)
+    assert prices.trouble.startswith(f"prices are not archived, move the file away: {archive}: empty (")
+    archive.unlink()
+    ec2.prices[("c5.xlarge", "us-east-1a")] = 0.06
+    prices.refresh(now_s + 120)
+    assert prices.price(market, now_s + 120) == 60_000 and not prices.trouble
+    assert {row[4] for row in read_rows(archive)} == {50_000, 60_000}
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
