@@ -26,7 +26,7 @@ from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summa
 from bidbrain.simulate.experiment import as_json as as_objects
 from bidbrain.simulate.made_history import made_history
 from bidbrain.simulate.plan import Plan, make_plan
-from bidbrain.simulate.pool_plan import make_pool_plan
+from bidbrain.simulate.pool_plan import make_pool_plan, pool_settings
 from bidbrain.simulate.workers import Pool
 
 SWEEPABLE = (
@@ -90,6 +90,7 @@ def run_prices(settings: SimulateConfig, sweep: str | None, *, as_json: bool = F
 
 def run_pools(settings: SimulateConfig, sweep: str | None, *, as_json: bool = False) -> None:
     """Run `proteus simulate` on availability traces; raises the user errors of its parts."""
+    settings = pool_settings(settings)
     traces = [read_trace(path) for path in settings.availability]
 
     def title(experiment: Experiment) -> str:

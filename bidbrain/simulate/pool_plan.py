@@ -19,12 +19,25 @@ from bidbrain.simulate.experiment import Experiment, Starts
 from bidbrain.simulate.plan import Plan, routes_of
 
 NODE_ON_DEMAND = MICRO_USD  # a node's on-demand price is the unit: 1 $/h
-BOOT_S = 180
 POOL_MARGIN = 18  # starts leave 18 x the job's hours, because recordings have long outages
+DEFAULTS = {
+    "boot_s": 180,
+    "cap": 1.0,
+    "deadline": 1.5,
+    "rules": "per_second_paid",
+    "schemes": POOL_SCHEMES,
+}
+
+
+def pool_settings(config: SimulateConfig) -> SimulateConfig:
+    """The configuration with what holds on pools where it says nothing: the same for a run, a sweep and the report."""
+    said = {key for key in config.model_fields_set if getattr(config, key) not in (None, [])}
+    return config.model_copy(update={key: value for key, value in DEFAULTS.items() if key not in said})
 
 
 def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
     """The experiment of a configuration. Raises ConfigError (one sentence) if it does not fit the traces."""
+    config = pool_settings(config)
     notes: list[str] = []
     names = [trace.market.zone for trace in traces]
     if len(set(names)) != len(names):
@@ -44,7 +57,7 @@ def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
     end_s = min(pool.end_s for pool in pools)
     if len({pool.end_s for pool in pools}) > 1:
         notes.append(f"traces of different lengths: the shortest, {end_s / HOUR_S:.1f} h, is used")
-    schemes = tuple(config.schemes or POOL_SCHEMES)
+    schemes = tuple(config.schemes)
     for name in schemes:
         if name not in POOLS and (name in SCHEMES and name != "on_demand"):
             known = ", ".join(("on_demand", *POOLS))
@@ -64,10 +77,9 @@ def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
 
 def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Setting:
     """The setting of the pools: a node counts as one vCPU, its on-demand price as one dollar an hour."""
-    boot_s = config.boot_s if "boot_s" in config.model_fields_set else BOOT_S
-    engine = Engine(boot_s, config.lambda_s, config.sigma_s)
-    cap = config.cap if "cap" in config.model_fields_set else 1.0
-    work = (config.nodes, config.job_hours[0], cap, config.phi, config.deadline or 1.5)
+    assert config.rules is not None, "`pool_settings` says what holds"
+    engine = Engine(config.boot_s, config.lambda_s, config.sigma_s)
+    work = (config.nodes, config.job_hours[0], config.cap, config.phi, config.deadline)
     job = Workload(*work, engine, config.traffic_gb_per_h)
     steps = {pool.market: Steps(np.array([0]), np.array([pool.price])) for pool in pools}
     listings = tuple(Listing(pool.market, NODE_ON_DEMAND, 1) for pool in pools)
@@ -79,7 +91,7 @@ def _setting(config: SimulateConfig, pools: tuple[Trace, ...], end_s: int) -> Se
         Reliable("node", 0, NODE_ON_DEMAND, 1),
         REFERENCE_VCPUS * NODE_ON_DEMAND,
         Bidding(slot_vcpus=config.slot_vcpus),
-        rules=config.rules or "per_second_paid",
+        rules=config.rules,
         pools=pools,
         routes=routes_of(config, [pool.market for pool in pools]),
     )
