@@ -55,14 +55,21 @@ class Outcome:
 
 
 def checked_decision(answer: object) -> Decision:
-    """Check the answer of a policy's `decide`. Raises PolicyError unless it is a Decision."""
+    """Check the answer of a policy's `decide`. Raises PolicyError unless it is a Decision that asks for something."""
     if not isinstance(answer, Decision):
         raise PolicyError(f"decide() of the policy returned {type(answer).__name__}, expected a Decision")
+    for action in answer.actions:
+        if isinstance(action, Request) and action.bid <= 0:
+            raise PolicyError(
+                f"the policy bids {action.bid} micro-dollars for {action.market}, expected more than 0"
+            )
+        if isinstance(action, RequestOnDemand) and action.vcpus <= 0:
+            raise PolicyError(f"the policy requests {action.vcpus} vCPUs on demand, expected more than 0")
     return answer
 
 
 class PolicyError(RuntimeError):
-    """A policy asked for something impossible: an unknown market, a negative size, a wake-up in the past."""
+    """A policy asked for something impossible: an unknown market, a bid or a size of nothing, a wake-up in the past."""
 
 
 class Progress:

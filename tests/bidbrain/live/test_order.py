@@ -6,6 +6,9 @@ import pytest
 
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Order
+from bidbrain.policy.base import Action, Decision, Request, RequestOnDemand
+from bidbrain.simulate.simulator import PolicyError
+from tests.bidbrain.live.lone_cloud import SMALL, LoneJob
 
 SPOT = Market("c5.xlarge", "us-east-1a")
 
@@ -17,3 +20,16 @@ def test_an_order_asks_for_something(name: str, wrong: int) -> None:
     assert Order("a", SPOT, **size).instances == 2
     with pytest.raises(ValueError, match=f"^{name}: found {wrong}, expected more than 0$"):
         Order("a", SPOT, **{**size, name: wrong})
+
+
+@pytest.mark.parametrize("action", [Request(SMALL, 4, 0), RequestOnDemand("c5.xlarge", -4)])
+def test_a_policy_that_asks_for_nothing_leaves_a_journal_that_can_be_continued(action: Action) -> None:
+    """An order for nothing in it would fail each service that reads it, so nobody could give the machines back."""
+    job = LoneJob(lambda now_s, view: Decision((action,), "for nothing", now_s + 300))
+    with pytest.raises(PolicyError, match="expected more than 0"):
+        job.after(0)
+    assert job.cloud.running, "the reliable machine"
+    job.engine.finished_s = job.at_s
+    job.restarted()
+    job.after(10)
+    assert job.service.state.closed is not None and not job.cloud.running

@@ -6,6 +6,7 @@ import pytest
 
 from bidbrain.history.prices import Market
 from bidbrain.policy.base import (
+    Action,
     Decision,
     Holding,
     Keep,
@@ -178,6 +179,24 @@ class Wrong(OneMarket):
 def test_a_policy_that_asks_for_what_cannot_be_is_named(setting) -> None:
     with pytest.raises(PolicyError, match="x@y"):
         simulate(setting, "wrong", Wrong(setting, START), START, True)
+
+
+@pytest.mark.parametrize(
+    ("action", "sentence"),
+    [
+        (Request(A, 4, 0), "bids 0 micro-dollars for c4.xlarge@us-east-1a"),
+        (Request(A, 4, -5), "bids -5 micro-dollars"),
+        (RequestOnDemand("c4.xlarge", 0), "requests 0 vCPUs on demand"),
+        (RequestOnDemand("c4.xlarge", -4), "requests -4 vCPUs on demand"),
+    ],
+)
+def test_a_policy_that_asks_for_nothing_is_named(setting, action: Action, sentence: str) -> None:
+    class Nothing(OneMarket):
+        def decide(self, now_s: int, view: MarketView) -> Decision:
+            return Decision((action,), "for nothing")
+
+    with pytest.raises(PolicyError, match=sentence):
+        simulate(setting, "nothing", Nothing(setting, START), START, True)
 
 
 class Forgetful(OneMarket):
