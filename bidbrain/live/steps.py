@@ -172,8 +172,10 @@ class JobEnd:
         """Do every part that is answered now. The books are closed once there was no part without an answer."""
         known = self._ids()
         is_done = self._is_answered(lambda: self._give_back(now_s, known))
-        for pending in self._job.state.due(closing.at_s):
-            is_done &= self._steps.ask(pending, closing.at_s)
+        # A cloud may have been given orders while a decision took its time, after the work was done.
+        placed_s = closing.at_s if self._job.cloud.together else max(closing.at_s, now_s)
+        for pending in self._job.state.due(placed_s):
+            is_done &= self._steps.ask(pending, max(closing.at_s, pending.ordered.at_s))
         if (bought := self._ids()) != known:
             is_done &= self._is_answered(lambda: self._give_back(now_s, bought))
         is_done &= self._is_answered(self._give_back_strays)

@@ -54,6 +54,15 @@ def test_what_an_order_without_an_answer_bought_is_given_back() -> None:
     assert job.service.state.closed is not None and not job.cloud.running
 
 
+def test_an_order_that_was_placed_after_the_work_was_done_is_on_the_bill() -> None:
+    """The service was still placing a decision's orders, one after the other, when the training ended."""
+    job = job_with_an_order_under_way()
+    job.engine.finished_s = job.at_s - 20
+    job.after(10)
+    assert job.service.state.closed is not None and not job.cloud.running
+    assert sum(isinstance(each, Ended) for each in job.log.records) == 4
+
+
 @pytest.mark.parametrize("call", ["acquire", "ended", "price", "release"])
 def test_a_service_that_dies_at_the_end_goes_on_with_it(call: str) -> None:
     job = job_with_an_order_under_way()
