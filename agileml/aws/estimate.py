@@ -85,7 +85,7 @@ def _type_fact(site: Site, name: str) -> TypeFact:
     try:
         row = find_type(name, LATEST_S)
     except UnknownTypeError as error:
-        cure = "market.on_demand is where its dollars per hour are said, market.vcpus its vCPUs"
+        cure = "give its dollars per hour under market.on_demand and its vCPUs under market.vcpus"
         raise ConfigError(f"{error.problem} ({cure}){error.hint}", key=("market",)) from None
     price = micro_usd(str(site.on_demand[name])) if name in site.on_demand else row.on_demand
     source = "the config" if name in site.on_demand else "the package's table (us-east-1)"

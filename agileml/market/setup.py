@@ -197,7 +197,7 @@ def _users() -> Iterator[None]:
     try:
         yield
     except UnknownTypeError as error:
-        cure = "market.on_demand is where its dollars per hour are said, market.vcpus its vCPUs"
+        cure = "give its dollars per hour under market.on_demand and its vCPUs under market.vcpus"
         raise ConfigError(f"{error.problem} ({cure}){error.hint}", key=("market",)) from None
     except (BidBrainConfigError, HistoryError, UnknownSchemeError, ValueError) as error:
         if isinstance(error, ConfigError):
