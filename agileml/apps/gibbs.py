@@ -12,6 +12,8 @@ counts, as whole numbers count << TOPIC_BITS | topic.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numba
 import numpy as np
 
@@ -22,21 +24,44 @@ MOST_TOPICS = 1 << TOPIC_BITS
 _TOPIC = MOST_TOPICS - 1
 _LOOK = 64  # topics of a word that are looked at together
 _RESTART = 32  # documents between two fresh sums s, so that rounding does not pile up
-_TINY = 1e-250
+TINY = 1e-250
 
 
-class WordTopics:
-    """For each word (row of `counts`, float32) the topics with a count, in descending order, with room for more.
+@dataclass(frozen=True)
+class Prior:
+    """Dirichlet priors of a document's topics and of a topic's words, and the number of words V."""
 
-    Word w has `entries[begin[w] : begin[w] + length[w]]`.
-    """
+    alpha: float
+    beta: float
+    vocabulary: int
 
-    def __init__(self, counts: Array) -> None:
+
+class SparseSampler:
+    """Keeps for each word (row of `counts`, float32, not changed) the topics with a count, in descending order, with
+    room for more: word w has `entries[begin[w] : begin[w] + length[w]]`."""
+
+    def __init__(self, counts: Array, prior: Prior) -> None:
         rooms = np.minimum(counts.shape[1], counts.sum(axis=1)).astype(np.int64)
         self.begin = np.concatenate([[0], np.cumsum(rooms)])
         self.entries = np.empty(self.begin[-1], np.int64)
         self.length = np.zeros(len(counts), np.int64)
+        self._change, self._prior = np.zeros_like(counts), prior
         _list_topics(counts, self.begin, self.entries, self.length)
+
+    def sweep(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
+        """Draw a new topic for each token. Returns the sum of -log p(token | the other tokens), each before its draw.
+
+        Document d has the tokens starts[d] .. starts[d + 1] - 1; `words` (int32) are their rows in the counts, `z`
+        (int32) their topics and `totals` (float64) n_k; both are changed in place. `state`: of the random numbers.
+        """
+        p, entries = self._prior, (self.begin, self.entries, self.length)
+        return float(
+            _sweep(words, starts, z, *entries, totals, p.alpha, p.beta, p.vocabulary, state, self._change)
+        )
+
+    def changes(self) -> Array:
+        """What all sweeps changed in the counts."""
+        return self._change
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, inline="never")
@@ -70,14 +95,14 @@ def _list_topics(counts, begin, entries, length):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _random(state):  # type: ignore[no-untyped-def]
-    """(next state, a number in [0, 1)) of SplitMix64 (Steele, Lea and Flood 2014)."""
+def random_bits(state):  # type: ignore[no-untyped-def]
+    """(next state, 64 random bits) of SplitMix64 (Steele, Lea and Flood 2014)."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     z = state
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))
-    return state, (z >> np.uint64(11)) * 2.0**-53
+    return state, z
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -151,12 +176,8 @@ def _move(entries, first, n, old, new):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabulary, state, change):  # type: ignore[no-untyped-def]
-    """Draw a new topic for each token. Returns the sum of -log p(token | the other tokens), each before its draw.
-
-    Document d has the tokens starts[d] .. starts[d + 1] - 1; `words` are their rows in `begin`, `entries`, `length`
-    (see WordTopics) and in `change`, to which the changes of n_wk are added. `z`, the entries and `totals` (n_k) are
-    changed in place. `state`: of the random numbers, uint64.
+def _sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabulary, state, change):  # type: ignore[no-untyped-def]
+    """Changes of n_wk are added to `change`, and made in the entries in place.
 
     Long because sums, counts and caches of one token change together, and calls that pass them all are no clearer.
     """
@@ -198,8 +219,8 @@ def sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabul
             q = -coefficient[old]
             for i in range(begins, begins + entered):
                 q += coefficient[entries[i] & _TOPIC] * (entries[i] >> TOPIC_BITS)
-            state, u = _random(state)
-            u *= s + r + q
+            state, bits = random_bits(state)
+            u = (bits >> np.uint64(11)) * 2.0**-53 * (s + r + q)
             if u < q:
                 new = _drawn_from_word(u, entries, begins, entered, old, coefficient)
             elif u < q + r:
@@ -207,7 +228,7 @@ def sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabul
             else:
                 new = _drawn_from_all((u - q - r) / (alpha * beta), inverse)
             product *= (s + r + q) * others
-            if product < _TINY:  # one logarithm for many tokens
+            if product < TINY:  # one logarithm for many tokens
                 loss -= np.log(product)
                 product = 1.0
             before = inverse[new]

@@ -21,12 +21,14 @@ from pydantic import Field
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
 from agileml.apps.data import Draw, share_of
+from agileml.apps.dense_gibbs import DenseSampler
 from agileml.apps.documents import Documents, load_documents
-from agileml.apps.gibbs import MOST_TOPICS, WordTopics, mixture_of, sweep
+from agileml.apps.gibbs import MOST_TOPICS, Prior, SparseSampler, mixture_of
 from agileml.config.section import Positive, Section, validate
 
 TOKENS_A_ROW = 64
 FOLD_IN_ROUNDS = 50
+MOST_DENSE = 1024  # topics: with more, SparseLDA is the faster sampler
 MOST_EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
 
@@ -174,8 +176,8 @@ class Lda(Application):
     ) -> Updates:
         """All pieces, one after the other; `rows` is what the parameters hold, None: the rows of the only piece."""
         counts, model = parameters["topics"], self.model
-        known = WordTopics(counts)
-        change = np.zeros_like(counts)
+        prior = Prior(model.alpha, model.beta, self.data[0].word_count)
+        sampler = (DenseSampler if model.topics <= MOST_DENSE else SparseSampler)(counts, prior)
         totals = parameters["totals"][0].copy()
         assigned = parameters["assignments"].reshape(-1)
         moved = np.zeros_like(assigned)
@@ -192,24 +194,11 @@ class Lda(Application):
             state = self.settings.rng(Draw.SAMPLE, unit.clock, unit.slice, unit.part).integers(
                 2**64, dtype=np.uint64
             )
-            loss += sweep(
-                words,
-                piece.starts,
-                z,
-                known.begin,
-                known.entries,
-                known.length,
-                totals,
-                model.alpha,
-                model.beta,
-                self.data[0].word_count,
-                state,
-                change,
-            )
+            loss += sampler.sweep(words, piece.starts, z, totals, state)
             moved[at : at + len(words)] = z - old
             examples += len(words)
         updates = {
-            "topics": change,
+            "topics": sampler.changes(),
             "totals": totals[None] - parameters["totals"],
             "assignments": moved.reshape(-1, TOKENS_A_ROW),
         }

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw
+from agileml.apps.dense_gibbs import LANES, DenseSampler, _drawn, _weigh
 from agileml.apps.documents import Documents, from_counts
-from agileml.apps.gibbs import WordTopics, sweep
+from agileml.apps.gibbs import Prior, SparseSampler
 from agileml.apps.lda import Lda, perplexity, topic_shares
 from agileml.config.job import from_values
 from agileml.config.text import ConfigError
@@ -22,6 +23,7 @@ from agileml.core.sequential import run_sequential
 from agileml.process.spec import RunSpec
 
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
+SAMPLERS = pytest.mark.parametrize("sampler", [SparseSampler, DenseSampler])
 MADE = {"kind": "made", "documents": 300, "words": 200, "topics": 5, "length": 40, "test_fraction": 0.2}
 
 
@@ -35,45 +37,60 @@ def counts_of(tokens: Array, z: Array, words: int, topics: int) -> Array:
     return found
 
 
+@SAMPLERS
 @settings(deadline=None, derandomize=True, max_examples=25)
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(2, 30), st.integers(0, 2**32 - 1))
-def test_a_sweep_keeps_all_counts(documents: int, words: int, topics: int, seed: int) -> None:
+@given(
+    documents=st.integers(1, 6),
+    words=st.integers(1, 9),
+    topics=st.integers(2, 70),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_sweep_keeps_all_counts(sampler: Any, documents: int, words: int, topics: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 20, documents)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     tokens = rng.integers(0, words, starts[-1]).astype(np.int32)
     z = rng.integers(0, topics, starts[-1]).astype(np.int32)
     counts = counts_of(tokens, z, words, topics)
-    known, totals, change = WordTopics(counts), counts.sum(axis=0, dtype="f8"), np.zeros_like(counts)
+    counts.flags.writeable = False
+    known, totals = sampler(counts, Prior(0.3, 0.1, words)), counts.sum(axis=0, dtype="f8")
     for state in range(3):
-        loss = sweep(
-            tokens,
-            starts,
-            z,
-            known.begin,
-            known.entries,
-            known.length,
-            totals,
-            0.3,
-            0.1,
-            words,
-            np.uint64(state),
-            change,
-        )
+        loss = known.sweep(tokens, starts, z, totals, np.uint64(state))
         now = counts_of(tokens, z, words, topics)
-        assert np.array_equal(counts + change, now)
+        assert np.array_equal(counts + known.changes(), now)
         assert np.array_equal(totals, now.sum(axis=0))
-        assert -1e-9 < loss < len(tokens) * 20  # one word alone has the probability 1
-        for word in range(words):
-            entries = known.entries[known.begin[word] :][: known.length[word]]
-            assert np.array_equal(entries, np.sort(entries)[::-1])
-            assert {int(e) & 0xFFFFF: int(e) >> 20 for e in entries} == {
-                k: int(now[word, k]) for k in np.flatnonzero(now[word])
-            }
+        assert -1e-6 * len(tokens) < loss < len(tokens) * 20  # one word alone has the probability 1
+        if sampler is SparseSampler:
+            assert_descending(known, now)
 
 
+def assert_descending(known: SparseSampler, now: Array) -> None:
+    for word, row in enumerate(now):
+        entries = known.entries[known.begin[word] :][: known.length[word]]
+        assert np.array_equal(entries, np.sort(entries)[::-1])
+        found = {int(e) & 0xFFFFF: int(e) >> 20 for e in entries}
+        assert found == {k: int(row[k]) for k in np.flatnonzero(row)}
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(topics=st.integers(2, 100), u=st.floats(0, 1 - 2**-24, width=32), seed=st.integers(0, 2**32 - 1))
+def test_the_topic_drawn_is_where_the_partial_sums_pass(topics: int, u: float, seed: int) -> None:
+    lanes = -(-topics // LANES) * LANES
+    weights, partial = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
+    weights[:topics] = np.random.default_rng(seed).gamma(0.2, size=topics) + 1e-6
+    _weigh(np.zeros(lanes, np.float32), weights, np.float32(1), partial)
+    topic, total = _drawn(np.float32(u), partial, topics)
+    assert total == pytest.approx(weights.sum(dtype="f8"), rel=1e-5)
+    order = np.arange(lanes).reshape(-1, LANES).T.reshape(-1)  # lane by lane
+    ends = np.concatenate([[0], np.cumsum(weights[order], dtype="f8")])
+    place = int(np.flatnonzero(order == topic)[0])
+    assert 0 <= topic < topics
+    assert ends[place] - 1e-5 * total <= u * total <= ends[place + 1] + 1e-5 * total
+
+
+@SAMPLERS
 @pytest.mark.parametrize("alpha", [0.05, 1.0])
-def test_a_token_is_drawn_as_the_formula_says(alpha: float) -> None:
+def test_a_token_is_drawn_as_the_formula_says(sampler: Any, alpha: float) -> None:
     # A document of one token; the other counts are those of other documents.
     topics, words, beta, draws = 4, 3, 0.5, 40_000
     others = np.array([[5.0, 0, 2, 0], [0, 7, 0, 0], [1, 1, 1, 1]], np.float32)
@@ -82,11 +99,9 @@ def test_a_token_is_drawn_as_the_formula_says(alpha: float) -> None:
         z = np.array([2], np.int32)
         counts = others.copy()
         counts[0, 2] += 1
-        known, totals = WordTopics(counts), counts.sum(axis=0, dtype="f8")
-        change = np.zeros_like(counts)
-        arguments = (known.begin, known.entries, known.length, totals, alpha, beta, words)
+        known, totals = sampler(counts, Prior(alpha, beta, words)), counts.sum(axis=0, dtype="f8")
         token, starts = np.zeros(1, np.int32), np.array([0, 1])
-        loss = sweep(token, starts, z, *arguments, np.uint64(state * 7919), change)
+        loss = known.sweep(token, starts, z, totals, np.uint64(state * 7919))
         found[z[0]] += 1
     mass = alpha * (others[0] + beta) / (others.sum(axis=0) + words * beta)
     assert loss == pytest.approx(-math.log(mass.sum() / (topics * alpha)))
@@ -94,7 +109,8 @@ def test_a_token_is_drawn_as_the_formula_says(alpha: float) -> None:
     assert (np.abs(found / draws - expected) < 4 * np.sqrt(expected * (1 - expected) / draws)).all()
 
 
-def test_long_runs_visit_joint_states_as_often_as_the_posterior_says() -> None:
+@SAMPLERS
+def test_long_runs_visit_joint_states_as_often_as_the_posterior_says(sampler: Any) -> None:
     """Two documents, two words, two topics: all 32 assignments enumerated."""
     tokens, starts = np.array([0, 0, 1, 0, 1], np.int32), np.array([0, 3, 5])
     alpha, beta, topics, words = 0.4, 0.3, 2, 2
@@ -115,17 +131,20 @@ def test_long_runs_visit_joint_states_as_often_as_the_posterior_says() -> None:
     expected /= expected.sum()
     z = np.zeros(5, np.int32)
     counts = counts_of(tokens, z, words, topics)
-    known, totals, change = WordTopics(counts), counts.sum(axis=0, dtype="f8"), np.zeros_like(counts)
+    known, totals = sampler(counts, Prior(alpha, beta, words)), counts.sum(axis=0, dtype="f8")
     found, sweeps = np.zeros(32), 60_000
     for state in range(sweeps):
-        arguments = (known.begin, known.entries, known.length, totals, alpha, beta, words)
-        sweep(tokens, starts, z, *arguments, np.uint64(state * 104_729), change)
+        known.sweep(tokens, starts, z, totals, np.uint64(state * 104_729))
         found[int((z << np.arange(5)).sum())] += 1
     assert np.abs(found / sweeps - expected).max() < 0.01
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_tables_are_always_the_counts_of_the_assignments(deterministic: bool) -> None:
+@pytest.mark.parametrize("most_dense", [2, 1024])
+def test_tables_are_always_the_counts_of_the_assignments(
+    deterministic: bool, most_dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agileml.apps.lda.MOST_DENSE", most_dense)
     app = Lda(Settings(MADE, {"topics": 7}, 3, 8, 3))
     tables = train(app, 8, parts=2, deterministic=deterministic)
     tokens = app.data[0].tokens

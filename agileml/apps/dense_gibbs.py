@@ -1,0 +1,130 @@
+"""A sweep of collapsed Gibbs sampling that weighs all topics of each token: for models of few topics.
+
+The formula is that of gibbs.py. SparseLDA takes about as many steps as a word has topics, which from a random start is
+most of them; here every token takes the same time, that of topics / LANES vector operations. Weights are float32, so a
+topic's probability has an error of about 1e-6 of the token's sum. Each operation is a plain sum or product, never
+reordered, so all CPUs round alike, whatever the width of their vectors.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from agileml.application import Array
+from agileml.apps.gibbs import TINY, Prior, random_bits
+
+LANES = 16  # topics k, k + LANES, k + 2 LANES ... are added up beside those of the other lanes
+
+
+class DenseSampler:
+    """Keeps the counts n_wk of the words that are sampled, in whole rows.
+
+    counts: (words, topics), float32, whole numbers; not changed.
+    """
+
+    def __init__(self, counts: Array, prior: Prior) -> None:
+        self._before, self._prior = counts, prior
+        # Lanes beyond the last topic have no weight.
+        self._counts = np.zeros((len(counts), -(-counts.shape[1] // LANES) * LANES), np.float32)
+        self._counts[:, : counts.shape[1]] = counts
+
+    def sweep(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
+        """Draw a new topic for each token, see `gibbs.SparseSampler.sweep`."""
+        p = self._prior
+        return float(_sweep(words, starts, z, self._counts, totals, p.alpha, p.beta, p.vocabulary, state))
+
+    def changes(self) -> Array:
+        """What all sweeps changed in the counts."""
+        changes: Array = self._counts[:, : self._before.shape[1]] - self._before
+        return changes
+
+
+@numba.njit(cache=True, nogil=True, inline="never")
+def _weigh(row, coefficient, beta, partial):  # type: ignore[no-untyped-def]
+    """partial[k] = sum of coefficient (row + beta) over the topics k, k - LANES, k - 2 LANES ..."""
+    for k in range(partial.size):
+        partial[k] = coefficient[k] * (row[k] + beta)
+    for k in range(partial.size - LANES):
+        partial[k + LANES] += partial[k]
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _piece(v, a, b, c):  # type: ignore[no-untyped-def]
+    """(in which of four pieces v lies that end at a <= b <= c, where it begins), without a branch to guess."""
+    i = np.int64(v >= a) + np.int64(v >= b) + np.int64(v >= c)
+    nothing = np.float32(0)
+    begin = (a if i == 1 else nothing) + (b if i == 2 else nothing) + (c if i == 3 else nothing)
+    return i, begin
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _drawn(u, partial, topics):  # type: ignore[no-untyped-def]
+    """(topic, sum of all weights). u: float32 in [0, 1).
+
+    In the order lane by lane, the partial sums pass u times the sum at this topic: first a quarter of the lanes is
+    found, then the lane, then the place in it.
+    """
+    last = partial[partial.size - LANES :]
+    a = (last[0] + last[1]) + (last[2] + last[3])
+    b = (last[4] + last[5]) + (last[6] + last[7])
+    c = (last[8] + last[9]) + (last[10] + last[11])
+    d = (last[12] + last[13]) + (last[14] + last[15])
+    b += a
+    total = b + (c + d)
+    v = u * total
+    quarter, begin = _piece(v, a, b, b + c)
+    v -= begin
+    lane = 4 * quarter
+    a = last[lane]
+    b = a + last[lane + 1]
+    within, begin = _piece(v, a, b, b + last[lane + 2])
+    v -= begin
+    # Rounding may lead to a lane without a topic.
+    topic = min(lane + within, topics - 1)
+    passed = np.int64(0)
+    for k in range(topic, topics - LANES, LANES):
+        passed += np.int64(partial[k] <= v)
+    return topic + LANES * passed, total
+
+
+@numba.njit(cache=True, nogil=True)
+def _sweep(words, starts, z, counts, totals, alpha, beta, vocabulary, state):  # type: ignore[no-untyped-def]
+    topics, v_beta = totals.size, vocabulary * beta
+    prior, beta_32 = np.float32(alpha), np.float32(beta)
+    inverse = np.zeros(counts.shape[1], np.float32)  # 1 / (n_k + V beta)
+    for k in range(topics):
+        inverse[k] = 1.0 / (totals[k] + v_beta)
+    in_document = np.zeros_like(inverse)  # n_dk
+    coefficient = np.empty_like(inverse)  # (n_dk + alpha) / (n_k + V beta) of the present document
+    partial = np.empty_like(inverse)
+    loss, product = 0.0, 1.0
+    for d in range(starts.size - 1):
+        first, stop = starts[d], starts[d + 1]
+        in_document[:] = 0
+        for t in range(first, stop):
+            in_document[z[t]] += 1
+        for k in range(coefficient.size):
+            coefficient[k] = (in_document[k] + prior) * inverse[k]
+        others = 1.0 / (stop - first - 1 + topics * alpha)
+        for t in range(first, stop):
+            row, k = counts[words[t]], z[t]
+            row[k] -= 1
+            totals[k] -= 1
+            in_document[k] -= 1
+            inverse[k] = 1.0 / (totals[k] + v_beta)
+            coefficient[k] = (in_document[k] + prior) * inverse[k]
+            _weigh(row, coefficient, beta_32, partial)
+            state, bits = random_bits(state)
+            k, total = _drawn(np.float32(bits >> np.uint64(40)) * np.float32(2.0**-24), partial, topics)
+            product *= total * others
+            if product < TINY:  # one logarithm for many tokens
+                loss -= np.log(product)
+                product = 1.0
+            z[t] = k
+            row[k] += 1
+            totals[k] += 1
+            in_document[k] += 1
+            inverse[k] = 1.0 / (totals[k] + v_beta)
+            coefficient[k] = (in_document[k] + prior) * inverse[k]
+    return loss - np.log(product)
