@@ -11,7 +11,7 @@ from agileml.events.terms import Loss, Tier
 from agileml.net.events import Address
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine
-from tests.faults.fault_rig import MLR, FaultRig, job, reference_of
+from tests.faults.fault_rig import MLR, FaultRig, job, lasting, reference_of
 
 
 class NeverTold(Machine):
@@ -50,12 +50,14 @@ def test_a_machine_that_speaks_to_another_controller_is_told_again_where_this_on
 
 
 def test_a_new_controller_notes_the_loss_of_members_and_not_of_machines_that_had_left(tmp_path: Path) -> None:
-    values = job(MLR, plan=[{"at_clock": 8, "notice": 1, "warning_s": 60}], pace={"unit_s": 0.002})
+    values = lasting(MLR, plan=[{"at_clock": 8, "notice": 1, "warning_s": 60}])
     left: list[str] = []
     dead = "m0"
 
     def watch(rig: FaultRig, state: HeadState) -> None:
         nonlocal dead
+        if MachineLost(dead, Loss.GONE_BEFORE, "") in [each.event for each in state.events]:
+            rig.ask_to_stop()
         gone = [each.event.machine for each in state.events if isinstance(each.event, MachineReleased)]
         if not gone:
             return
