@@ -152,6 +152,9 @@ class Transport:
 
     def disconnect(self, name: str) -> None:
         """Forget a peer and drop its queue. The connection from the peer to this process stays."""
+        self._pending = [
+            event for event in self._pending if isinstance(event, MessageReceived) or event.name != name
+        ]
         address = self._peers.pop(name, None)
         if address is None:
             return
@@ -163,9 +166,6 @@ class Transport:
         del self._links[name]
         self._lost.discard(name)
         self._connect_until.pop(name, None)
-        self._pending = [
-            event for event in self._pending if isinstance(event, MessageReceived) or event.name != name
-        ]
 
     def forget(self, name: str) -> None:
         """As `disconnect`, for a peer that never comes back under this name: its counts go too."""

@@ -231,6 +231,16 @@ def test_a_process_that_took_over_a_port_replaces_the_one_before(folder: Path) -
         assert received(gather(new, of_kind(MessageReceived), a))[0].header == b"hello"
 
 
+def test_nothing_is_reported_of_a_peer_that_is_forgotten(folder: Path) -> None:
+    """Another process took over its port in the same turn."""
+    with open_transport("a", folder) as a, open_transport("new", folder) as new:
+        a.connect(dataclasses.replace(new.address, name="old", incarnation=1))
+        gather(a, of_kind(PeerConnected), new)
+        a.connect(new.address)
+        a.forget("old")
+        assert gather(a, of_kind(PeerConnected), new) == [PeerConnected("new")]
+
+
 def test_a_message_for_the_process_before_is_dropped(folder: Path) -> None:
     with open_transport("a", folder) as a, open_transport("b", folder) as b:
         a.connect(dataclasses.replace(b.address, incarnation=1))
