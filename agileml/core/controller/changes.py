@@ -152,10 +152,8 @@ class MembershipChanges:
             # Before the first view nothing is lost, and one that loads its items may still be ready in time.
             is_coming = view is None and bool(control.members.expected().reliable)
             if not is_coming and not self._waits_for_silent(running, str(error)):
-                limit_s = control.settings.silent_limit_s
-                waited = (
-                    f" and none came back within {limit_s:g} s" if running.waiting_since_s is not None else ""
-                )
+                since_s = running.waiting_since_s
+                waited = "" if since_s is None else f", and none came back in {control.now_s - since_s:.0f} s"
                 control.halt(HaltKind.LOST, f"{error}{waited}")
             return
         is_given_up = view is not None and change.committed != control.record.committed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from agileml.core.change.membership import Membership
 from agileml.core.change.silence import awaited
+from agileml.core.protocol.inputs import NodeDown
 from agileml.core.stage.placement import StageRule
 from agileml.events.run import GaveUpWaiting, WaitingForSilent
-from agileml.events.terms import Tier
+from agileml.events.terms import Loss, Tier
 from tests.agileml.core.fixtures import scripts as scripts
 
 IN_STAGE_1 = {"rule": StageRule(forced=1), "silent_limit_s": 10.0}
@@ -46,7 +47,18 @@ def test_the_run_ends_when_no_reliable_machine_comes_back_in_time(scripts):
     assert not script.halts
     script.wait(2.0)
     (halt,) = script.halts
-    assert halt.reason == "no reliable machine is left and none came back within 10 s"
+    assert halt.reason == "no reliable machine is left, and none came back in 9 s"
+
+
+def test_the_end_says_how_long_it_waited_for_a_machine_that_then_turned_out_to_be_gone(scripts):
+    script = scripts(**IN_STAGE_1)
+    script.up("r0", "t1")
+    script.commit_cut()
+    script.freeze("r0")
+    script.wait(4.0)
+    script.tell(NodeDown("r0", Loss.NODE_GONE))
+    (halt,) = script.halts
+    assert halt.reason == "no reliable machine is left, and none came back in 3 s"
 
 
 def test_a_machine_that_comes_back_in_time_has_lost_nothing(scripts):
