@@ -7,19 +7,29 @@ from typing import Any
 
 from agileml.config.job import JobConfig
 from agileml.config.plan import EventConfig, event_of
+from agileml.config.text import ConfigError
 
 SPARE_CLOCKS = 8  # the fewest between two events
 
 
 def random_plan(config: JobConfig, seed: int, faults: int) -> tuple[int, list[EventConfig]]:
-    """(clocks, plan): `faults` faults spread over the run, which is made long enough for them."""
+    """(clocks, plan): `faults` faults spread over the run, which is made long enough for them.
+
+    Raises ConfigError where no machine could ever be lost.
+    """
     draw = random.Random(f"chaos/{seed}")
     reliable, transient = config.machines.reliable, config.machines.transient
     events: list[dict[str, Any]] = []
     for _ in range(faults):
         if transient < 2:
             joining = min(2, config.machines.max - reliable - transient)
-            events.append({"join": joining})
+            if not transient + joining:
+                raise ConfigError(
+                    f"found {config.machines.max} with as many reliable machines, expected more: faults strike "
+                    "transient ones",
+                    key=("machines", "max"),
+                )
+            events += [{"join": joining}] if joining else []
             transient += joining
         event, lost = _draw_fault(draw, reliable, transient, checkpoints=config.checkpoint is not None)
         events.append(event)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agileml.config.job import JobConfig, from_values, load
 from agileml.config.random_plan import random_plan
+from agileml.config.text import ConfigError
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
 
@@ -24,13 +26,14 @@ def config_of(reliable: int, transient: int, most: int, *, checkpoints: bool) ->
     seed=st.integers(0, 10**6),
     faults=st.integers(1, 30),
     reliable=st.integers(1, 3),
-    transient=st.integers(1, 5),
-    spare=st.integers(2, 4),
+    transient=st.integers(0, 5),
+    spare=st.integers(0, 4),
     checkpoints=st.booleans(),
 )
 def test_a_plan_is_one_that_the_job_survives(
     seed: int, faults: int, reliable: int, transient: int, spare: int, checkpoints: bool
 ) -> None:
+    assume(transient + spare)
     config = config_of(reliable, transient, reliable + transient + spare, checkpoints=checkpoints)
     clocks, plan = random_plan(config, seed, faults)
     assert (clocks, plan) == random_plan(config, seed, faults)
@@ -43,6 +46,13 @@ def test_a_plan_is_one_that_the_job_survives(
     config.changed(clocks=clocks, plan=plan)  # refuses what cannot be carried out
     assert checkpoints or not any(event.kind == "disk_full" for event in plan)
     assert sum(event.kind == "kill_reliable" for event in plan) < reliable
+
+
+def test_faults_need_room_for_a_transient_machine() -> None:
+    with pytest.raises(
+        ConfigError, match=r"machines\.max: found 3 with as many reliable machines, expected more"
+    ):
+        random_plan(config_of(3, 0, 3, checkpoints=False), seed=0, faults=1)
 
 
 def test_the_documented_job_survives_its_plan() -> None:
