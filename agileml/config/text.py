@@ -131,31 +131,49 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[Key, int]]:
         raise ConfigError(f"{line} is not valid YAML: {why}", source=source) from None
     except RecursionError:
         raise ConfigError("is nested too deeply", source=source) from None
+    except (ValueError, AttributeError) as error:  # of PyYAML, at a value that is not what its tag says
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"has a value that is not what its tag says ({error})", source=source) from None
     finally:
         loader.dispose()
 
 
 def _lines(root: yaml.Node, source: str) -> Iterator[tuple[Key, int]]:
-    seen: set[int] = set()  # an alias is visited once: no loops, no explosion
+    seen: set[int] = set()  # an alias is visited once: no explosion
+    above: list[int] = []
 
     def walk(node: yaml.Node, key: Key) -> Iterator[tuple[Key, int]]:
+        if id(node) in above:
+            raise ConfigError("is a part of itself, by an alias", key=key, source=source)
         if id(node) in seen:
             return
         seen.add(id(node))
+        above.append(id(node))
+        yield from inside(node, key)
+        above.pop()
+
+    def inside(node: yaml.Node, key: Key) -> Iterator[tuple[Key, int]]:
         if isinstance(node, yaml.MappingNode):
             first: dict[str, int] = {}
             for name, value in node.value:
                 line = name.start_mark.line + 1
-                if name.value in first and isinstance(name, yaml.ScalarNode) and name.value != "<<":
+                if not isinstance(name, yaml.ScalarNode):
+                    raise ConfigError(
+                        f"line {line} has a list or a mapping as a key, expected a word (an unfilled {{{{...}}}} of a "
+                        "template looks so)",
+                        key=key,
+                        source=source,
+                    )
+                if name.value in first and name.value != "<<":
                     raise ConfigError(
                         f"the key comes twice, in lines {first[name.value]} and {line}; expected once",
                         key=(*key, name.value),
                         source=source,
                     )
-                if isinstance(name, yaml.ScalarNode):
-                    first[name.value] = line
-                    yield (*key, name.value), line
-                    yield from walk(value, (*key, name.value))
+                first[name.value] = line
+                yield (*key, name.value), line
+                yield from walk(value, (*key, name.value))
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
                 yield (*key, index), value.start_mark.line + 1

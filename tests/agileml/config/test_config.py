@@ -254,6 +254,17 @@ def test_a_mistake_is_one_sentence_with_file_line_key_found_and_expected(
         ("- mf", ": found the list ['mf'], expected keys such as"),
         ("", ": is empty, expected keys such as"),
         ("a: \x07", ": is not text that YAML allows"),
+        (
+            "application: mf\nclocks: {{ clocks }}",
+            ": clocks: line 2 has a list or a mapping as a key, expected a word",
+        ),
+        ("data: {[1, 2]: 3}", ": data: line 1 has a list or a mapping as a key"),
+        ("? [a]\n: 1", ": line 1 has a list or a mapping as a key"),
+        ("clocks: !!int abc", ": has a value that is not what its tag says (invalid literal"),
+        ("clocks: !!timestamp abc", ": has a value that is not what its tag says"),
+        (f"clocks: {'9' * 5000}", ": has a value that is not what its tag says (Exceeds the limit"),
+        ("data: {x: &a {y: *a}}", ": data.x.y: is a part of itself, by an alias"),
+        ("data: &a [[*a]]", ": data[0][0]: is a part of itself, by an alias"),
     ],
 )
 def test_a_broken_file_is_one_sentence(text: str, expected: str, tmp_path: Path) -> None:
@@ -262,6 +273,12 @@ def test_a_broken_file_is_one_sentence(text: str, expected: str, tmp_path: Path)
         load(path)
     assert str(raised.value).startswith(f"{path}{expected}")
     assert "\n" not in str(raised.value)
+
+
+def test_an_alias_may_come_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, "application: mf\nclocks: 3\ndata: {a: &it {x: [1]}, b: *it, c: [*it]}")
+    it = {"x": [1]}
+    assert load(path).data == {"a": it, "b": it, "c": [it]}
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
