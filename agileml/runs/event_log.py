@@ -11,9 +11,12 @@ import os
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 from agileml.events.run import RunFailed, RunFinished, Warned, WorkersSpent
 from agileml.events.schema import Logged, RunEvent, SchemaError, check_header, from_line, header, to_line
@@ -157,14 +160,28 @@ def cut_half_line(path: Path) -> None:
 
 
 def pack(segment: Path) -> None:
-    """Compress a segment. A reader finds it under one name or the other at any time; a full disk leaves it as it is."""
+    """Compress a segment. A reader finds it under one name or the other at any time, also after a power failure; a full
+    disk leaves it as it is."""
     packed, temporary = segment.with_name(f"{segment.name}.gz"), segment.with_name(f".{segment.name}.tmp")
     try:
-        temporary.write_bytes(gzip.compress(segment.read_bytes(), 6))
+        with temporary.open("wb") as file:
+            file.write(gzip.compress(segment.read_bytes(), 6))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, packed)
+        flush_folder(packed.parent)
         segment.unlink()
     except OSError:
         temporary.unlink(missing_ok=True)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make new names in a folder durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _segments(path: Path) -> list[Path]:
@@ -189,15 +206,35 @@ def iterate_events(path: Path, *, older: bool = False) -> Iterator[Logged[RunEve
     """The events of a log in the order of the file, one at a time; the half line of a run that was killed is left out.
 
     older: only those of the files that do not grow any more.
-    Raises SchemaError, which names the file and the line: a log of another version, or a line that is no event.
+    Raises SchemaError, which names the file and the line: a log of another version, a line that is no event, or a file
+    that is damaged.
     """
-    for file in _segments(path) if older else files_of(path):
-        with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+    for file in map(_present, _segments(path) if older else files_of(path)):
+        with _readable(file), _opened(file) as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith("\n"):
                     break
                 if (logged := parsed(file, number, line)) is not None:
                     yield logged
+
+
+def _present(file: Path) -> Path:
+    """The file of a log, or the one into which it was packed meanwhile."""
+    packed = file.with_name(f"{file.name}.gz")
+    return packed if not file.exists() and packed.exists() else file
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Raises SchemaError where the file is no text, or cannot be unpacked."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise SchemaError(f"{file} is damaged ({error})") from None
+
+
+def _opened(file: Path) -> IO[str]:
+    return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
 
 
 def parsed(file: Path, number: int, line: str) -> Logged[RunEvent] | None:
@@ -236,18 +273,19 @@ def read_first(path: Path, most: int) -> list[Logged[RunEvent]]:
 
 def read_backwards(path: Path) -> Iterator[Logged[RunEvent]]:
     """The events of a log from the end, whose files are read in blocks. Raises SchemaError."""
-    for file in reversed(files_of(path)):
-        for line in _lines_backwards(file):
-            if '"log"' not in line[:8]:
-                try:
-                    yield from_line(line)
-                except SchemaError as error:
-                    raise SchemaError(f"{file}: {error}") from None
+    for file in map(_present, reversed(files_of(path))):
+        with _readable(file):
+            for line in _lines_backwards(file):
+                if '"log"' not in line[:8]:
+                    try:
+                        yield from_line(line)
+                    except SchemaError as error:
+                        raise SchemaError(f"{file}: {error}") from None
 
 
 def _lines_backwards(file: Path) -> Iterator[str]:
     if file.suffix == ".gz":
-        with gzip.open(file, "rt") as lines:
+        with _opened(file) as lines:
             yield from reversed(lines.readlines())
         return
     with file.open("rb") as stream:

@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
-from agileml.runs.event_log import EVENTS, EventLog, files_of, read_backwards, read_first
+from agileml.runs.event_log import EVENTS, EventLog, files_of, flush_folder, read_backwards, read_first
 from agileml.runs.owner import forget_ended_supervisor, is_alive, is_here, owner_of, running_in
 from agileml.runs.supervision import read_supervision
 
@@ -51,9 +51,28 @@ def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
     overwrite: a run there that is over may be replaced. One that ended without a result may be replaced anyway.
     """
     path = Path("runs") if out is None else Path(out)
-    if out is not None and path.exists() and not path.is_dir():
+    try:
+        if out is not None:
+            _check_free(path, overwrite=overwrite)
+        there = path
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            raise FolderError(f"out: {path} cannot be made, {there} is a file; expected a folder")
+        # Permission bits do not tell of read-only disks, nor bind root.
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise FolderError(
+            f"out: {path} is not writable ({error.strerror}), expected a folder that is"
+        ) from None
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    """Raise FolderError where something is that a run must not replace. Raises OSError."""
+    if path.exists() and not path.is_dir():
         raise FolderError(f"out: {path} is a file, expected a folder or a new name")
-    if out is not None and (held := [name for name in (*FILES, MARKET) if (path / name).exists()]):
+    if held := [name for name in (*FILES, MARKET) if (path / name).exists()]:
         if not overwrite and not is_without_result(path):
             raise FolderError(
                 f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder, "
@@ -63,20 +82,6 @@ def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
             raise FolderError(
                 f"out: {path} belongs to a run that goes on (process {process.pid}); stop it first"
             )
-    there = path
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise FolderError(f"out: {path} cannot be made, {there} is a file; expected a folder")
-    try:
-        with tempfile.TemporaryFile(
-            dir=there
-        ):  # permission bits do not tell of read-only disks, nor bind root
-            pass
-    except OSError as error:
-        raise FolderError(
-            f"out: {path} is not writable ({error.strerror}), expected a folder that is"
-        ) from None
 
 
 def is_without_result(path: Path) -> bool:
@@ -218,11 +223,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        flush_folder(path.parent)
     except (OSError, SafetensorError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StorageError(

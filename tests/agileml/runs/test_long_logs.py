@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,10 +26,18 @@ from agileml.events.run import (
     WorkDone,
     WorkersSpent,
 )
-from agileml.events.schema import Logged, RunEvent, events_of
+from agileml.events.schema import Logged, RunEvent, SchemaError, events_of
 from agileml.events.sums import ClocksDone, Standing
 from agileml.events.terms import Cause, Loss, Tier, Trigger
-from agileml.runs.event_log import EventLog, files_of, iterate_events, read_backwards, read_events, read_first
+from agileml.runs.event_log import (
+    EventLog,
+    files_of,
+    iterate_events,
+    pack,
+    read_backwards,
+    read_events,
+    read_first,
+)
 from agileml.runs.status import newest_events, snapshot_of
 from agileml.runs.summary import longest_gap_s, spent_by_machine, summarize
 from agileml.runs.thinning import HOUR_S, INTERVALS, Thinning, clocks_of, interval_s
@@ -223,3 +232,56 @@ def test_a_log_goes_on_where_earlier_processes_left_it(tmp_path: Path) -> None:
     assert [each.event for each in iterate_events(path)] == [*kept, *map(CheckpointSaved, range(41, 81))]
     assert len(files_of(path)) > len(first)
     assert not (tmp_path / ".events.jsonl.tmp").exists()
+
+
+def a_log_in_files(folder: Path) -> Path:
+    """A log of 80 clocks in several packed files and one that is not."""
+    log = EventLog(folder / "events.jsonl", segment_bytes=1500)
+    for clock in range(1, 81):
+        log.write(ClockDone(clock, 0.5, 4, 0.1), t_s=clock / 10)
+    log.close()
+    assert len(files_of(log.path)) > 4
+    return log.path
+
+
+def test_a_file_that_is_packed_while_a_log_is_read_is_found(tmp_path: Path) -> None:
+    path = a_log_in_files(tmp_path)
+    *_, newest, _ = files_of(path)
+    whole = newest.with_suffix("")
+    for read in (iterate_events, read_backwards):
+        whole.write_bytes(gzip.decompress(newest.read_bytes()))
+        newest.unlink()
+        events = read(path)
+        first = next(events)
+        pack(whole)
+        assert len(events_of([first, *events], ClockDone)) == 80
+
+
+def test_what_is_packed_is_on_the_disk_before_the_file_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = tmp_path / "events-000001.jsonl"
+    segment.write_text("{}\n")
+    fsync, durable = os.fsync, list[tuple[bool, bool]]()
+
+    def watched(descriptor: int) -> None:
+        durable.append((os.path.isdir(f"/dev/fd/{descriptor}"), segment.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    pack(segment)
+    assert durable == [(False, True), (True, True)]  # the content, then its name, while the file is there
+    assert os.listdir(tmp_path) == ["events-000001.jsonl.gz"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"\x1f\x8b"])
+@pytest.mark.parametrize("place", ["packed", "newest"])
+def test_a_damaged_file_of_a_log_is_one_sentence(tmp_path: Path, damage: bytes, place: str) -> None:
+    path = a_log_in_files(tmp_path)
+    file = files_of(path)[1 if place == "packed" else -1]
+    half = file.read_bytes()[: file.stat().st_size // 2]
+    file.write_bytes(half + damage + (b"" if place == "packed" else b"\n"))
+    for read in (iterate_events, read_backwards):
+        with pytest.raises(SchemaError, match=file.name) as found:
+            list(read(path))
+        assert "\n" not in str(found.value)
