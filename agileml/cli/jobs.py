@@ -161,7 +161,7 @@ def status(
 ) -> None:
     """Show how far runs are: stage, clock, machines, clocks/s, spend, time left. Without an id: all jobs."""
     with sentences():
-        if run is not None and Path(run).is_dir():
+        if run is not None and os.path.isdir(run):
             from agileml.runs.status import read_status
 
             _show_folder(read_status(Path(run)), as_json)
@@ -239,7 +239,7 @@ def logs(
     address: Address = None,
 ) -> None:
     """Print what a job has printed. With -f: until it ends; the exit code is then 1 if it failed."""
-    if Path(run).is_dir():
+    if os.path.isdir(run):
         raise typer.BadParameter(
             f"{run} is a folder: its run printed to its own terminal, and `proteus status {run}` says how it stands"
         )
@@ -278,8 +278,8 @@ def watch(
     from agileml.runs.report.view import MOST_NEWS
 
     with sentences():
-        if Path(run).is_dir():
-            if not (Path(run) / EVENTS).is_file():
+        if os.path.isdir(run):
+            if not os.path.isfile(Path(run) / EVENTS):
                 raise typer.BadParameter(f"{run} holds no run, expected a folder with {EVENTS}")
             look = RunPage(Path(run), MOST_NEWS if freeze is None else MOST_TOLD).look
         else:
@@ -298,7 +298,7 @@ def stop(
 ) -> None:
     """End a run early, at its next cut, which becomes its result and its last checkpoint."""
     with sentences():
-        if Path(run).is_dir():
+        if os.path.isdir(run):
             _stop_folder(Path(run), wait)
         else:
             _stop_job(run, server_at(address), wait)

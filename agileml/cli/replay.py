@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -52,7 +53,7 @@ def replay(
     from agileml.runs.folder import CONFIG
 
     for name in (CONFIG, EVENTS):
-        if not (run / name).is_file():
+        if not os.path.isfile(run / name):
             raise typer.BadParameter(f"RUN: {run} holds no {name}, expected the folder of a run")
     try:
         config = load(run / CONFIG)

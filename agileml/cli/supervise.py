@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -89,8 +90,8 @@ def _folder(job: JobConfig, name: str, *, overwrite: bool) -> tuple[Path, bool]:
         return new_folder(Path("runs"), name), True
     out = Path(job.out)
     try:
-        before = read_supervision(out) if out.is_dir() else None
-    except ValueError as error:
+        before = read_supervision(out) if os.path.isdir(out) else None
+    except (OSError, ValueError) as error:
         raise FolderError(f"out: {out / SUPERVISION}: {error}") from None
     if before is not None and not before.is_over and not overwrite:
         if is_alive(before.process):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def read_replay(folder: Path, config: JobConfig) -> Replay:
     """The steps or stages of a run of this config. Raises FolderError where the folder does not say them, ConfigError
     where the run had another config."""
     for name in (CONFIG, EVENTS):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):
             raise FolderError(f"{REPLAY_KEY}: {folder} holds no {name}, expected the folder of a run")
     try:
         then, log = load(folder / CONFIG), read_events(folder / EVENTS)

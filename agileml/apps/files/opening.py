@@ -106,13 +106,17 @@ def _local(path: Path) -> DataFile:
 def check_file(file: Path, path: str) -> None:
     """Raise InputError unless a file can be read. path: as the user wrote it."""
     where = f"{path} does not exist" if file.is_absolute() else f"{path} does not exist in {Path.cwd()}"
-    if not file.exists():
-        raise InputError(f"data.path: {where}")
+    try:
+        if not file.exists():
+            raise InputError(f"data.path: {where}")
+        size = file.stat().st_size
+    except OSError as error:  # such as a folder on the way that this user may not enter
+        raise InputError(f"data.path: {path} cannot be read ({error.strerror})") from None
     if not file.is_file():
         raise InputError(f"data.path: {path} is a folder, expected a file")
     if not os.access(file, os.R_OK):
         raise InputError(f"data.path: {path} may not be read by this user")
-    if file.stat().st_size == 0:
+    if size == 0:
         raise InputError(f"data.path: {path} is empty (0 bytes)")
 
 

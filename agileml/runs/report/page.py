@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -66,7 +67,7 @@ def build_report(config_text: str, log: Log, summary: Mapping[str, Any]) -> str:
 def rebuild(folder: Path) -> Path:
     """Write report.html of a run's folder anew; returns its path. Raises ReportError, StorageError."""
     for name in (CONFIG, EVENTS):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):
             raise ReportError(f"{folder} holds no {name}, expected the folder of a run")
     try:
         log = read_events(folder / EVENTS)

@@ -114,6 +114,41 @@ def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_left(
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
+LONG = "x" * 300  # longer than a name may be: the system refuses to look whether it is there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("run", "job.yaml", "--sequential", "--out", LONG), "is not writable (File name too long)"),
+        (
+            ("run", "job.yaml", "--sequential", "--set", f"data={{kind: npz, path: {LONG}}}"),
+            "cannot be read (File name",
+        ),
+        (("run", "job.yaml", "--supervise", "--out", LONG), "is not writable (File name too long)"),
+        (("report", LONG), "holds no config.yaml"),
+        (("replay", LONG), "holds no config.yaml"),
+        (
+            ("run", "job.yaml", "--sequential", "--replay", LONG, "--set", "consistency={kind: elastic}"),
+            "holds no config",
+        ),
+    ],
+)
+def test_a_place_that_the_system_refuses_is_one_sentence(
+    arguments: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("application: mlr\ndata: {kind: digits}\nclocks: 4\n")
+    assert proteus(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("proteus: ") and sentence in line
+    assert os.listdir(tmp_path) == ["job.yaml"]
+
+
 def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.Popen(
