@@ -122,7 +122,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class History:
-    """Markets with their steps. `holes`: times of over 24 h in which no market of a file had a row.
+    """Markets with their steps. `holes`: times of over 24 h in which no market had a row.
 
     `end_s` is the last row's instant: nothing is known after it. `gone`: markets whose own rows end over 24 h before
     the recording does, and when; their last price is taken to hold.

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from bidbrain.history.prices import HOLE_S, History, Market, Steps, find_holes
-from bidbrain.instants import Interval
 from bidbrain.money import micro_usd
 
 COLUMNS = ("timestamp", "instance_type", "availability_zone", "product", "price")
@@ -61,33 +60,21 @@ def read_history(paths: Iterable[Path]) -> History:
     """One history of all files and folders; raises HistoryError."""
     times: dict[Market, list[int]] = defaultdict(list)
     prices: dict[Market, list[int]] = defaultdict(list)
-    holes: tuple[Interval, ...] | None = None
-    spans: list[Interval] = []
     files = history_files(paths)
+    assert files, "at least one path is expected"
     for file in files:
-        seen: list[int] = []
+        rows = 0
         known: dict[tuple[str, str, str], Market] = {}
         for at_s, kind, zone, product, price in read_rows(file):
             market = known.setdefault((kind, zone, product), Market(kind, zone, product))
             times[market].append(at_s)
             prices[market].append(price)
-            seen.append(at_s)
-        if not seen:
+            rows += 1
+        if not rows:
             raise HistoryError(f"{file}: no rows of prices")
-        stamps = np.unique(np.array(seen, np.int64))
-        spans.append(Interval(int(stamps[0]), int(stamps[-1])))
-        holes = (holes or ()) + find_holes(stamps)
-    assert holes is not None, "at least one path is expected"
-    # Two recordings with more than a day between them: that is a hole of the whole.
-    spans.sort()
-    reach = spans[0].end_s
-    for span in spans[1:]:
-        if span.start_s > reach:
-            holes += find_holes(np.array([reach, span.start_s], np.int64))
-        reach = max(reach, span.end_s)
-    # A stretch that another file covers is no hole.
-    stamps = np.unique(np.concatenate([np.array(rows, np.int64) for rows in times.values()]))
-    holes = tuple(sorted(set(find_holes(stamps)) & set(holes))) if len(files) > 1 else holes
+    # Of all files together: what one lacks another may have, and what both lack is a hole.
+    stamps = np.unique(np.concatenate([np.array(own, np.int64) for own in times.values()]))
+    holes = find_holes(stamps)
     steps = {market: Steps.from_rows(times[market], prices[market]) for market in sorted(times)}
     end_s = int(stamps[-1])
     last_s = {market: max(times[market]) for market in steps}

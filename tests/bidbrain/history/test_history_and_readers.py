@@ -4,12 +4,13 @@ import copy
 import gzip
 import json
 import pickle
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bidbrain.history.archive import append_rows, rows_of, write_rows
@@ -97,6 +98,26 @@ def test_a_folder_is_all_its_files_and_a_gap_between_them_is_a_hole(tmp_path: Pa
         write(tmp_path / f"{day}.csv", HEADER + text)
     history = read_history([tmp_path])
     assert [str(hole) for hole in history.holes] == ["2016-01-01T04:00:00Z/2016-01-09T00:00:00Z"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ab"), st.integers(0, 2)), min_size=3, max_size=12)
+)
+@example([(0, "a", 0), (10, "a", 0), (50, "a", 0), (5, "b", 1), (40, "b", 1)])  # both lack the days 10 to 40
+def test_rows_in_several_files_are_the_history_that_they_are_in_one(rows: list[tuple[int, str, int]]) -> None:
+    """Holes too: a stretch without any row is one, wherever the holes of the single files begin and end."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder, "one.csv")
+        written = {(day * 86_400, "m", zone, "L", 1 + day): number for day, zone, number in rows}
+        files = {number: Path(folder, f"{number}.csv") for number in written.values()}
+        write_rows(one, sorted(written))
+        for number, path in files.items():
+            write_rows(path, sorted(row for row, own in written.items() if own == number))
+        whole, split = read_history([one]), read_history(list(files.values()))
+    assert (split.holes, split.end_s, split.gone) == (whole.holes, whole.end_s, whole.gone)
+    assert split.markets == whole.markets
+    for market, steps in whole.steps.items():
+        assert np.array_equal(split.steps[market].times, steps.times)
 
 
 def test_another_file_fills_a_hole(tmp_path: Path) -> None:
