@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 DEFAULT_SCHEMES = ["on_demand", "standard_checkpoint", "standard_agileml", "proteus", "renewal"]
 POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026", "expected_cost"]
 
+MOST = 1_000_000  # of any figure: beyond it sums are no int64
+
 
 class ConfigError(ValueError):
     """A configuration cannot be run; the message is one sentence."""
@@ -20,7 +21,7 @@ class ConfigError(ValueError):
 class SimulateConfig(BaseModel):
     """The options of a simulation. Money in dollars, times in hours or seconds as the names say, intervals FROM/TO."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     history: list[Path] = []
     # Without a history: prices of this character, by `seed`.
@@ -34,30 +35,30 @@ class SimulateConfig(BaseModel):
     evaluate: str | None = None
     allow_overlap: bool = False
     job_hours: list[float] = [20.0]
-    job_vcpus: int = Field(512, gt=0)
-    cap: float = Field(1.5, ge=1.0)
+    job_vcpus: int = Field(512, gt=0, le=MOST)
+    cap: float = Field(1.5, ge=1.0, le=1000.0)
     starts: int = Field(1000, gt=0)
     schemes: list[str] = []
     seed: int = Field(0, ge=0)
     rules: Literal["hourly_2016", "per_second", "per_second_paid"] | None = None
-    reliable: int = Field(3, ge=0)
+    reliable: int = Field(3, ge=0, le=MOST)
     reliable_type: str | None = None
     boot_s: int = Field(120, ge=0, lt=3600)
-    lambda_s: int = Field(60, ge=0)
-    sigma_s: int = Field(0, ge=0)
+    lambda_s: int = Field(60, ge=0, le=MOST)
+    sigma_s: int = Field(0, ge=0, le=MOST)
     phi: float = Field(1.0, ge=0.0, le=1.0)
-    min_delta: float = Field(0.0, ge=0.0)
+    min_delta: float = Field(0.0, ge=0.0, le=MOST)
     grant_delay_s: int = Field(0, ge=0, lt=3600)
-    slot_vcpus: int | None = Field(None, gt=0)
+    slot_vcpus: int | None = Field(None, gt=0, le=MOST)
     # What a machine sends and receives; paid between zones and regions, on-demand machines being in the zone `home`.
-    traffic_gb_per_h: float = Field(0.0, ge=0.0)
+    traffic_gb_per_h: float = Field(0.0, ge=0.0, le=MOST)
     traffic_usd_per_gb: dict[str, float] = {}
     home: str | None = None
     availability: list[Path] = []
-    spot_share: float = Field(0.3, gt=0.0)
+    spot_share: float = Field(0.3, gt=0.0, le=MOST)
     spot_shares: dict[str, float] = {}
-    deadline: float | None = Field(None, ge=1.0)
-    nodes: int = Field(16, gt=0)
+    deadline: float | None = Field(None, ge=1.0, le=MOST)
+    nodes: int = Field(16, gt=0, le=MOST)
     out: Path | None = None
     ledger: int = Field(0, ge=0)
     processes: int | None = Field(None, gt=0)
@@ -86,16 +87,16 @@ class SimulateConfig(BaseModel):
     @classmethod
     def _not_negative(cls, prices: dict[str, float]) -> dict[str, float]:
         for route, price in prices.items():
-            if not 0 <= price < math.inf:
-                raise ValueError(f"{route} is {price}, expected dollars per GB, 0 or more")
+            if not 0 <= price <= MOST:
+                raise ValueError(f"{route} is {price}, expected dollars per GB, 0 to {MOST:,}")
         return prices
 
     @field_validator("on_demand", "vcpus", "spot_shares")
     @classmethod
     def _positive(cls, figures: dict[str, float]) -> dict[str, float]:
         for name, figure in figures.items():
-            if not figure > 0:
-                raise ValueError(f"{name} is {figure}, expected a figure above 0")
+            if not 0 < figure <= MOST:
+                raise ValueError(f"{name} is {figure}, expected a figure above 0, at most {MOST:,}")
         return figures
 
 

@@ -10,13 +10,14 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from numba.extending import register_jitable
 
 MICRO_USD = 1_000_000
+MOST_USD = 10**12  # micro-dollars beyond it are no int64
 HOUR_S = 3600
 
 
 def micro_usd(text: str | int | float | Decimal) -> int:
     """Dollars as written ("0.0183") to whole micro-dollars, half up.
 
-    Raises ValueError where `text` is no finite number.
+    Raises ValueError where `text` is no finite number, or one of more than 10^12.
     """
     try:
         value = Decimal(str(text).strip())
@@ -24,6 +25,8 @@ def micro_usd(text: str | int | float | Decimal) -> int:
         raise ValueError(f"{text!r} is not a number") from None
     if not value.is_finite():
         raise ValueError(f"{text!r} is not a finite number")
+    if abs(value) > MOST_USD:
+        raise ValueError(f"{text!r} is more than {MOST_USD:,} $")
     return int((value * MICRO_USD).quantize(Decimal(1), rounding=ROUND_HALF_UP))
 
 

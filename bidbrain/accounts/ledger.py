@@ -205,7 +205,7 @@ def read_ledgers(path: Path) -> Iterator[Ledger]:
     header: Header | None = None
     entries: list[Entry] = []
     try:
-        text = path.open(encoding="utf-8")
+        text = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from None
     with text:
@@ -223,7 +223,7 @@ def read_ledgers(path: Path) -> Iterator[Ledger]:
                 raise LedgerError(
                     f"{where}: not a ledger line, {error} is missing; expected a file such as a run's ledger.jsonl"
                 ) from None
-            except (ValueError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 raise LedgerError(f"{where}: not a ledger line ({type(error).__name__}: {error})") from None
             if header is None or line["job"] != header.job:
                 raise LedgerError(f"{where}: an event of job {line['job']!r} without its header before it")
@@ -234,6 +234,9 @@ def read_ledgers(path: Path) -> Iterator[Ledger]:
 
 
 def _parse_header(line: dict[str, Any]) -> Header:
+    for name, pair in line["types"].items():
+        if int(pair[1]) <= 0:
+            raise ValueError(f"the type {name} has {pair[1]} vCPUs, expected more than 0")
     return Header(
         str(line["job"]),
         str(line["scheme"]),

@@ -131,7 +131,8 @@ def _allocation_lines(
     if grant.market.zone == ON_DEMAND_ZONE:
         if end is None:
             return []
-        price = header.on_demand[kind]
+        if (price := header.on_demand.get(kind)) is None:
+            raise ValueError(f"the header has no on-demand price of {kind}")
         used_s = max(end_s - grant.at_s, header.least_s)
         amount = machine_seconds_micro_usd(price, grant.vcpus, vcpus_per_machine, used_s)
         return [(end_s, grant.allocation, 0, amount)] if amount else []

@@ -59,6 +59,21 @@ def pairs(values: list[str] | None, option: str) -> dict[str, float]:
     return found
 
 
+def prices_of(values: list[str] | None, option: str) -> dict[str, int]:
+    """TYPE=USD as micro-dollars per hour, repeated or joined by commas."""
+    from bidbrain.money import micro_usd
+
+    found: dict[str, int] = {}
+    for name, price in pairs(values, option).items():
+        try:
+            found[name] = micro_usd(price)
+        except ValueError as error:
+            raise typer.BadParameter(f"{option} {name}: the price {error}") from None
+        if found[name] <= 0:
+            raise typer.BadParameter(f"{option} {name}: the price {price:g} is not positive")
+    return found
+
+
 def numbers(values: list[str] | None, option: str) -> list[float]:
     """Numbers, repeated or joined by commas."""
     try:
@@ -74,6 +89,17 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise typer.BadParameter(f"{path}: cannot be made a folder ({error.strerror})") from None
     return path
+
+
+@contextmanager
+def writing(path: Path | None) -> Iterator[None]:
+    """Turn a file that cannot be written into one sentence, where its folder is missing before any work is done."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"{path}: cannot be written (there is no folder {path.parent})")
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def load_history(paths: list[Path]) -> History:

@@ -65,15 +65,16 @@ def show(
     from rich.console import Console
     from rich.table import Table
 
-    from bidbrain.cli.common import pairs
+    from bidbrain.cli.common import prices_of, writing
     from bidbrain.instants import show_instant
     from bidbrain.machines import UnknownTypeError, types_at
-    from bidbrain.money import micro_usd
     from bidbrain.report.market_summary import summarise_market
 
+    if out is not None and out.suffix != ".png":
+        raise typer.BadParameter(f"{out}: the name of a plot ends in .png")
+    own = prices_of(on_demand, "--on-demand")
     chosen = _select(history, types, zones)
     span = _window(window, chosen, "--window")
-    own = {name: micro_usd(price) for name, price in pairs(on_demand, "--on-demand").items()}
     known: dict[str, int] = {}
     for name in sorted({market.instance_type for market in chosen.markets}):
         try:
@@ -107,7 +108,8 @@ def show(
     if out is not None:
         from bidbrain.report.markets import plot_prices
 
-        console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
+        with writing(out):
+            console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
 
 
 def _notes(history: History, known: Mapping[str, int]) -> list[str]:
@@ -144,13 +146,12 @@ def generate(
     on_demand: list[str] | None = ON_DEMAND,
 ) -> None:
     """Make a seeded market of a given character, for people without recordings. It is no evidence about a real one."""
-    from bidbrain.cli.common import pairs, split, user_errors
+    from bidbrain.cli.common import prices_of, split, user_errors, writing
     from bidbrain.history.archive import rows_of, write_rows
     from bidbrain.history.generate import Character
     from bidbrain.history.generate import generate as make
     from bidbrain.instants import Interval
     from bidbrain.machines import types_at
-    from bidbrain.money import micro_usd
 
     if character not in list(Character):
         raise typer.BadParameter(f"character {character!r}: there are {', '.join(Character)}")
@@ -160,12 +161,13 @@ def generate(
         span = Interval.parse(window)
     except ValueError as error:
         raise typer.BadParameter(f"--window: {error}") from None
-    own = {name: micro_usd(price) for name, price in pairs(on_demand, "--on-demand").items()}
+    own = prices_of(on_demand, "--on-demand")
     with user_errors():
         listed = types_at([t for t in split(types) if t not in own], span.start_s, {}, {})
     costs = {name: price for name, (price, _) in listed.items()} | own
     markets = [(kind, zone, costs[kind]) for kind in split(types) for zone in split(zones)]
-    count = write_rows(out, rows_of(make(markets, span, Character(character), seed)))
+    with writing(out):
+        count = write_rows(out, rows_of(make(markets, span, Character(character), seed)))
     print(
         f"{out}: {count} price changes of {len(markets)} made {character} markets (not recorded; seed {seed})"
     )
@@ -186,7 +188,7 @@ def fetch(
     import boto3
     from botocore.exceptions import BotoCoreError
 
-    from bidbrain.cli.common import split, user_errors
+    from bidbrain.cli.common import split, user_errors, writing
     from bidbrain.history.archive import append_rows
     from bidbrain.history.fetch import FetchError, fetch_rows
     from bidbrain.instants import DAY_S, Interval
@@ -197,7 +199,7 @@ def fetch(
     window = Interval(now_s - int(days * DAY_S), now_s)
     try:
         client = boto3.client("ec2", region_name=region, endpoint_url=endpoint_url)
-        with user_errors():
+        with user_errors(), writing(archive):
             new, total = append_rows(archive, fetch_rows(client, window, split(types), [product]))
     except (FetchError, BotoCoreError, ValueError) as error:
         raise typer.BadParameter(" ".join(str(error).split())) from None
@@ -213,11 +215,13 @@ def evictions(
     window: str | None = WINDOW,
 ) -> None:
     """Export beta and time to eviction per market and bid delta, exact over all start instants of a window."""
+    from bidbrain.cli.common import writing
     from bidbrain.report.market_summary import write_evictions
     from bidbrain.risk.eviction import EvictionTable
 
     chosen = _select(history, types, zones)
     span = _window(window, chosen, "--window")
-    table = EvictionTable.train(chosen, chosen.markets, span)
-    count = write_evictions(table, out)
+    with writing(out):
+        table = EvictionTable.train(chosen, chosen.markets, span)
+        count = write_evictions(table, out)
     print(f"{out}: {count} rows, {len(table.markets)} markets x {len(table.deltas)} deltas, {span}")

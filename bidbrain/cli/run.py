@@ -66,7 +66,7 @@ def with_value(settings: SimulateConfig, key: str, value: float) -> SimulateConf
     """The configuration of one point of a sweep; checked like any other."""
     field = SimulateConfig.model_fields[key].annotation
     whole = field in (int, int | None)
-    if whole and value != int(value):
+    if whole and not value.is_integer():
         raise ConfigError(f"sweep: {key} takes whole numbers, found {value:g}")
     new: Any = [value] if key == "job_hours" else int(value) if whole else value
     return load_config(None, settings.model_dump() | {key: new})

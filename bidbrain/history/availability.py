@@ -21,6 +21,7 @@ from bidbrain.history.readers import HistoryError, open_text
 
 TICK_S = 300
 POOL_TYPE = "node"
+MOST_S = 20 * 365 * 86_400  # of a trace; an instant since 1970 is later
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +77,14 @@ def _from_json(path: Path, market: Market, document: object) -> Trace:
     data = document.get("data") if isinstance(document, dict) else None
     metadata = document.get("metadata") if isinstance(document, dict) else None
     tick = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
-    if not isinstance(data, list) or not data or not isinstance(tick, int | float) or tick <= 0:
+    if not isinstance(data, list) or not data or not isinstance(tick, int | float) or not 0 < tick < NEVER_S:
         raise HistoryError(
             f"{path}: not an availability trace (expected metadata.gap_seconds, above 0, and data, a list of counts)"
         )
+    if tick != int(tick):
+        raise HistoryError(f"{path}: metadata.gap_seconds is {tick}, expected whole seconds")
     for number, count in enumerate(data):
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < NEVER_S:
             raise HistoryError(f"{path}: data[{number}] is {count!r}, expected a count of nodes")
     return Trace(market, int(tick), np.array(data, np.int64))
 
@@ -100,6 +103,10 @@ def _from_events(path: Path, market: Market, rows: Sequence[Sequence[str]]) -> T
             raise HistoryError(f"{where}: {','.join(row)[:60]!r} (expected ms,add or remove,node)") from None
         if action not in ("add", "remove") or (action == "remove" and node not in live):
             raise HistoryError(f"{where}: {action} {node!r} (expected add, or remove of a node that is live)")
+        if not 0 <= at_s <= MOST_S:
+            raise HistoryError(
+                f"{where}: {ms} ms, expected milliseconds since the trace began, at most 20 years"
+            )
         if events and at_s < events[-1][0]:
             raise HistoryError(f"{where}: time runs backwards ({ms} ms)")
         if action == "add":

@@ -21,6 +21,7 @@ from bidbrain.money import micro_usd
 
 COLUMNS = ("timestamp", "instance_type", "availability_zone", "product", "price")
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".json", ".json.gz", ".json.zst")
+LAST_S = 253_402_300_799  # the end of the year 9999
 Row = tuple[int, str, str, str, int]
 
 
@@ -148,7 +149,7 @@ def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
         except KeyError as missing:
             raise HistoryError(f"{where}: the key {missing} is missing") from None
         # The command writes ISO 8601 or, in version 1, seconds since 1970.
-        at_s = int(stamp) if isinstance(stamp, int | float) else _seconds(str(stamp), where)
+        at_s = _since_1970(stamp, where) if isinstance(stamp, int | float) else _seconds(str(stamp), where)
         yield at_s, str(kind), str(zone), str(product), _price(str(price), where)
 
 
@@ -160,11 +161,17 @@ def _seconds(stamp: str, where: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
 
 
+def _since_1970(stamp: float, where: str) -> int:
+    if not 0 <= stamp <= LAST_S:
+        raise HistoryError(f"{where}: {stamp} is not a timestamp (expected seconds since 1970)")
+    return int(stamp)
+
+
 def _price(text: str, where: str) -> int:
     try:
         price = micro_usd(text)
-    except ValueError:
-        raise HistoryError(f"{where}: the price {text!r} is not a number") from None
+    except ValueError as error:
+        raise HistoryError(f"{where}: the price {error}") from None
     if price <= 0:
         raise HistoryError(f"{where}: the price {text} is not positive")
     return price

@@ -23,6 +23,12 @@ def test_what_is_no_number_is_refused(text: str) -> None:
         micro_usd(text)
 
 
+@pytest.mark.parametrize("text", ["1e13", "-1e13", "1e23", "1e999999"])
+def test_more_than_sums_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is more than 1,000,000,000,000"):
+        micro_usd(text)
+
+
 @given(st.integers(0, 10**12), st.integers(1, 10**6))
 @settings(deadline=None, derandomize=True, max_examples=200)
 def test_rounding_is_half_up(numerator: int, denominator: int) -> None:

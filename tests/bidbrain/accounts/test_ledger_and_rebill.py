@@ -166,13 +166,25 @@ def test_an_eviction_that_no_price_explains_is_named(turbulent) -> None:
             "line 1: an event of job 'a' without its header",
         ),
         ('{"kind": "job"}\n', "line 1: not a ledger line"),
+        ("\x1f\udc8b\udcff", "line 1: not a ledger line"),  # as a .gz begins
+        (
+            '{"kind": "job", "job": "a", "scheme": "s", "at": "2016-01-01", "job_hours": 1, "rules": "per_second",'
+            ' "types": {"m": [100, 0]}, "on_demand": {}}',
+            "line 1: not a ledger line .*the type m has 0 vCPUs",
+        ),
     ],
 )
 def test_what_is_no_ledger_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "l.jsonl"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     with pytest.raises(LedgerError, match=sentence):
         list(read_ledgers(path))
+
+
+def test_an_on_demand_machine_without_a_price_is_a_difference(turbulent) -> None:
+    (ledger,) = ledgers(make_setting(turbulent), ("proteus",), 1)
+    audit = rebill(replace(ledger, header=replace(ledger.header, on_demand={})), turbulent)
+    assert "allocation -1: the header has no on-demand price of c4.xlarge" in audit.differences
 
 
 def test_a_history_without_the_market_is_a_difference(turbulent, tmp_path: Path) -> None:

@@ -198,6 +198,15 @@ def test_our_configs_load(name: str) -> None:
         (["--slot-vcpus", "8"], "slot_vcpus 8 is too small"),
         (["--sweep", "moon=1,2"], "sweep: 'moon' cannot be swept"),
         (["--sweep", "cap=a"], "sweep: 'cap=a'"),
+        (["--sweep", "boot_s=nan"], "sweep: boot_s takes whole numbers, found nan"),
+        (["--sweep", "cap=inf"], "cap: Input should be"),
+        (["--cap", "inf"], "cap: Input should be"),
+        (["--deadline", "inf"], "deadline: Input should be"),
+        (["--min-delta", "inf"], "min_delta: Input should be"),
+        (
+            ["--on-demand", "c4.xlarge=1e25"],
+            "c4.xlarge is 1e+25, expected a figure above 0, at most 1,000,000",
+        ),
         (["--product", "Windows"], "no market is left"),
         (["--availability", "x.json"], "two markets"),
         (["--reliable-type", "z1.tiny"], "no on-demand price is known for the machine type 'z1.tiny'"),
@@ -332,6 +341,16 @@ def test_prices_show_generate_evictions(capsys, tmp_path: Path) -> None:
             "no on-demand price is known for the machine type 'q7.huge'",
         ),
         (["generate", "a.csv", "--window", "x"], "is not an interval"),
+        (
+            ["generate", "a.csv", "--on-demand", "c4.xlarge=inf"],
+            "--on-demand c4.xlarge: the price inf is not a",
+        ),
+        (
+            ["generate", "a.csv", "--on-demand", "c4.xlarge=0"],
+            "--on-demand c4.xlarge: the price 0 is not positive",
+        ),
+        (["generate", "none/a.csv"], "none/a.csv: cannot be written (there is no folder none)"),
+        (["show", "none.csv", "--out", "plot.foo"], "plot.foo: the name of a plot ends in .png"),
         (["show", "none.csv"], "no such file"),
         (["fetch", "a.txt"], "ends in .csv"),
     ],
@@ -340,6 +359,14 @@ def test_bad_prices_commands(capsys, arguments: list[str], sentence: str) -> Non
     code, _, error = proteus(capsys, "prices", *arguments)
     assert code == 2
     assert sentence in error
+
+
+def test_files_that_cannot_be_written_are_one_sentence(capsys, history: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv.partial").mkdir()
+    for command in (["show", "--out", "none/p.png"], ["evictions", "--out", tmp_path / "t.csv"]):
+        code, _, error = proteus(capsys, "prices", command[0], history, *command[1:])
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"{command[2]}: cannot be written (" in error
 
 
 def test_interrupting_leaves_one_line_and_no_processes(history: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from bidbrain.history.readers import HistoryError, read_history, read_rows
 from bidbrain.instants import Interval, parse_instant
 
 HEADER = "timestamp,instance_type,availability_zone,product,price\n"
+ENTRY = {"InstanceType": "m", "AvailabilityZone": "z", "ProductDescription": "L", "SpotPrice": "1"}
 ROWS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=30)
 
 
@@ -154,6 +155,8 @@ def test_the_json_of_the_aws_command(tmp_path: Path) -> None:
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,cheap\n", r"line 2: the price 'cheap' is not a number"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,0\n", r"line 2: the price 0 is not positive"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,-1\n", r"line 2: the price -1 is not positive"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,L,1e14\n", r"line 2: the price '1e14' is more than"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,L,1e25\n", r"line 2: the price '1e25' is more than"),
         (HEADER + "2016-01-01T00:00:00Z,,z,L,1\n", r"line 2: instance type or zone is empty"),
     ],
 )
@@ -168,6 +171,12 @@ def test_bad_csv_is_one_sentence_with_the_line(tmp_path: Path, text: str, senten
     [
         ("a.json", b"{", "a.json line 1: not JSON"),
         ("a.json", b"[1]", "entry 1: expected an object"),
+        ("a.json", json.dumps([{**ENTRY, "Timestamp": 1e30}]).encode(), "entry 1: 1e.30 is not a timestamp"),
+        (
+            "a.json",
+            json.dumps([{**ENTRY, "Timestamp": float("nan")}]).encode(),
+            "entry 1: nan is not a timestamp",
+        ),
         ("a.json", b'{"x": []}', "'SpotPriceHistory'"),
         ("a.csv", b"\xff\xfe\x00", "not a text file"),
         ("a.csv.gz", b"no gzip", "cannot be read"),
