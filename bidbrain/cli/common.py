@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,20 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise typer.BadParameter(f"{path}: cannot be made a folder ({error.strerror})") from None
     return path
+
+
+def new_folder(path: Path) -> Path:
+    """A folder that was not there: this one, or it with a number. Commands that begin in one second get one each."""
+    for number in count(1):
+        found = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            found.mkdir(parents=True)
+            return found
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise typer.BadParameter(f"{found}: cannot be made a folder ({error.strerror})") from None
+    raise AssertionError
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bidbrain.accounts.ledger import Ledger, write_ledgers
-from bidbrain.cli.common import make_folder
+from bidbrain.cli.common import make_folder, new_folder
 from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
@@ -115,19 +117,34 @@ def run_plans(
 
     as_json: the rows of the tables go to stdout as objects, everything else to stderr.
     """
-    assert settings.out is not None
     console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
     if sweep is not None:
         key, values = parse_sweep(sweep)
         plans = [planned(with_value(settings, key, value)) for value in values]
         say_notes(tuple(dict.fromkeys(note for each in plans for note in each.notes)), console)
-        run_sweep(settings, key, values, [each.experiment for each in plans], console, as_json=as_json)
+        with results_folder(settings) as folder:
+            run_sweep(
+                settings, key, values, [each.experiment for each in plans], folder, console, as_json=as_json
+            )
         return
     plan = planned(settings)
     say_notes(plan.notes, console)
+    with results_folder(settings) as folder:
+        run_plan(settings, plan, folder, title, console, as_json=as_json)
+
+
+def run_plan(
+    settings: SimulateConfig,
+    plan: Plan,
+    folder: Path,
+    title: Callable[[Experiment], str],
+    console: Console,
+    *,
+    as_json: bool,
+) -> None:
+    """Simulate one plan."""
     results = simulate_all(plan.experiment, settings)
     rows = [summarise(result, settings.seed) for result in results]
-    folder = make_folder(settings.out)
     write_tables(folder, rows, compare(results, settings.seed))
     console.print(title(plan.experiment), soft_wrap=True, highlight=False)
     show_rows(rows, "all on-demand = 1", console, {} if as_json else None)
@@ -136,6 +153,21 @@ def run_plans(
     from bidbrain.cli.draw import draw  # loads matplotlib
 
     console.print(f"{draw(plan, results, rows, settings, folder)}")
+
+
+@contextmanager
+def results_folder(settings: SimulateConfig) -> Iterator[Path]:
+    """Where the results go, made before any work is done for them. If that leaves none, a new folder goes again."""
+    is_new = settings.out is None or not settings.out.exists()
+    if settings.out is not None:
+        folder = make_folder(settings.out)
+    else:
+        folder = new_folder(Path("runs") / time.strftime("simulate-%Y%m%d-%H%M%S"))
+    try:
+        yield folder
+    finally:
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def show_rows(rows: Sequence[Row], title: str, console: Console, more: dict[str, float] | None) -> None:
@@ -196,7 +228,7 @@ def write_books(
     """Write the first `jobs` jobs of each scheme, and the prices of pools. `which` ends the names of the files."""
     if not jobs:
         return
-    ledger = make_folder(folder) / f"ledger{which}.jsonl"
+    ledger = folder / f"ledger{which}.jsonl"
     count = write_ledgers(ledger, ledgers_of(experiment, results, jobs))
     prices = ""
     if experiment.setting.pools:
@@ -221,32 +253,28 @@ def run_sweep(
     key: str,
     values: Sequence[float],
     experiments: Sequence[Experiment],
+    folder: Path,
     console: Console,
     *,
     as_json: bool = False,
 ) -> None:
+    """Simulate one value after the other. The file has those that are done, should the next be interrupted."""
     from bidbrain.report.plots import plot_sweep
 
-    tables = []
+    tables: list[list[Row]] = []
     for value, experiment in zip(values, experiments, strict=True):
         results = simulate_all(experiment, settings)
         rows = [summarise(result, settings.seed) for result in results]
         tables.append(rows)
-        assert settings.out is not None
-        write_books(experiment, results, settings.ledger, settings.out, f"-{key}-{value:g}", console)
+        write_sweep(folder, key, values, tables)
+        write_books(experiment, results, settings.ledger, folder, f"-{key}-{value:g}", console)
         show_rows(rows, f"{key} = {value:g}", console, {key: value} if as_json else None)
-    write_sweep(settings.out, key, values, tables)
-    assert settings.out is not None
-    console.print(f"{plot_sweep(key, values, tables, settings.out / f'sweep_{key}.png')}")
+    console.print(f"{plot_sweep(key, values, tables, folder / f'sweep_{key}.png')}")
 
 
-def write_sweep(
-    folder: Path | None, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]
-) -> None:
-    """sweep_KEY.json: the rows of every value."""
+def write_sweep(folder: Path, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]) -> None:
+    """sweep_KEY.json: the rows of every value that is done."""
     from bidbrain.report.tables import write_text
 
-    assert folder is not None
-    make_folder(folder)
-    grid = [{key: value, "table": as_objects(rows)} for value, rows in zip(values, tables, strict=True)]
+    grid = [{key: value, "table": as_objects(rows)} for value, rows in zip(values, tables, strict=False)]
     write_text(folder / f"sweep_{key}.json", json.dumps(grid, indent=1) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,8 +90,6 @@ def _run(settings: SimulateConfig, sweep: str | None, *, as_json: bool) -> None:
     from bidbrain.cli.run import run_pools, run_prices
     from bidbrain.config import ConfigError
 
-    if settings.out is None:
-        settings = settings.model_copy(update={"out": Path("runs") / time.strftime("simulate-%Y%m%d-%H%M%S")})
     if settings.availability and settings.history:
         raise ConfigError("history and availability are two markets: name one of them")
     if settings.availability:

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from agileml.cli import main
 from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.policy.base import Decision, MarketView, RequestOnDemand
+from bidbrain.setting import Setting
 
 ROOT = Path(__file__).resolve().parents[3]
 WINDOWS = ["--train", "2016-03-01/2016-03-20", "--evaluate", "2016-03-20/2016-04-04"]
@@ -102,6 +105,56 @@ def test_a_sweep_runs_a_grid_and_plots_it(capsys, history: Path, tmp_path: Path)
     assert [point["min_delta"] for point in grid] == [0.0, 0.01]
     assert grid[0]["table"][0]["cost"] != grid[1]["table"][0]["cost"]
     assert (tmp_path / "sweep_min_delta.png").exists()
+
+
+class Stops:
+    """A policy that is there for the first point of a sweep alone."""
+
+    def __init__(self, setting: Setting, start_s: int) -> None:
+        if setting.job.engine.boot_s > 100:
+            raise RuntimeError("no more")
+
+    def decide(self, now_s: int, view: MarketView) -> Decision:
+        wanted = () if view.holdings else (RequestOnDemand(view.offers[0].market.instance_type, 512),)
+        return Decision(wanted, "on demand")
+
+
+def test_a_sweep_that_ends_early_leaves_the_points_that_are_done(
+    capsys, history: Path, tmp_path: Path
+) -> None:
+    code, _, error = simulate(
+        capsys, history, tmp_path, "--job-hours", 2, "--schemes", f"{__name__}:Stops", "--processes", 1,
+        "--sweep", "boot_s=60,120",
+    )  # fmt: skip
+    assert code == 2 and "no more" in error
+    (point,) = json.loads((tmp_path / "sweep_boot_s.json").read_text())
+    assert point["boot_s"] == 60.0 and point["table"][0]["cost"] > 0
+
+
+def test_results_have_a_folder_before_they_are_worked_for(capsys, history: Path, tmp_path: Path) -> None:
+    """Not after hours of work; and one that nothing was put into goes again."""
+    (tmp_path / "file").touch()
+    never = ("--job-hours", 2, "--schemes", f"{__name__}:Stops", "--boot-s", 200)
+    code, _, error = simulate(capsys, history, tmp_path / "file", *never)
+    assert code == 2 and "file: cannot be made a folder" in error
+    assert "no more" in simulate(capsys, history, tmp_path / "new", *never)[2]
+    assert not (tmp_path / "new").exists()
+
+
+def test_simulations_that_begin_in_one_second_have_folders_of_their_own(
+    capsys, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two that a loop of the shell puts into the background."""
+    monkeypatch.chdir(tmp_path)
+    clock = SimpleNamespace(strftime=lambda text: text.replace("%Y%m%d-%H%M%S", "now"))
+    monkeypatch.setattr("bidbrain.cli.run.time", clock)
+    for seed in (1, 2):
+        options = ("--history", history, *WINDOWS, "--job-hours", 2, "--starts", 2, "--schemes", "on_demand")
+        assert proteus(capsys, "simulate", *options, "--seed", seed)[0] == 0
+    folders = sorted(path.name for path in Path("runs").iterdir())
+    assert folders == ["simulate-now", "simulate-now-2"]
+    pages = [Path("runs", name, "report.html").read_text() for name in folders]
+    assert ["seed: 1" in page for page in pages] == [True, False]
 
 
 def test_pools_from_the_command_line(capsys, tmp_path: Path) -> None:
