@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,6 +99,13 @@ class SimulateConfig(BaseModel):
             if not 0 < figure <= MOST:
                 raise ValueError(f"{name} is {figure}, expected a figure above 0, at most {MOST:,}")
         return figures
+
+
+def refuse_without_effect(config: SimulateConfig, keys: Iterable[str], market: str) -> None:
+    """Raise ConfigError for an option among `keys` that says something: on this market nothing comes of it."""
+    for key in keys:
+        if (found := getattr(config, key)) != SimulateConfig.model_fields[key].default:
+            raise ConfigError(f"{key}: found {found}, expected it left out: nothing comes of it {market}")
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> SimulateConfig:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bidbrain.billing.traffic import Routes, UnknownRouteError, prices_with
-from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig
+from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig, refuse_without_effect
 from bidbrain.history.prices import ON_DEMAND_ZONE, History, Market
 from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.machines import UnknownTypeError, types_at
@@ -26,6 +26,7 @@ from bidbrain.setting import (
 from bidbrain.simulate.experiment import Experiment, Starts, price_margin_s
 
 MOST_SLOTS = 20
+OF_POOLS = ("nodes", "spot_share", "spot_shares")
 BIDS_ENDED_S = parse_instant("2017-12-01T00:00:00Z")
 
 
@@ -39,6 +40,7 @@ class Plan:
 
 def make_plan(config: SimulateConfig, history: History) -> Plan:
     """The experiment of a configuration. Raises ConfigError (one sentence) if it does not fit the history."""
+    refuse_without_effect(config, OF_POOLS, "on prices")
     notes: list[str] = []
     train, evaluate = _windows(config, history, notes)
     markets = choose_markets(history, config.types, config.zones, config.product)

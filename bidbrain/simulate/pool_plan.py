@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bidbrain.config import POOL_SCHEMES, ConfigError, SimulateConfig
+from bidbrain.config import POOL_SCHEMES, ConfigError, SimulateConfig, refuse_without_effect
 from bidbrain.history.availability import Trace
 from bidbrain.history.prices import History, Steps
 from bidbrain.instants import Interval
@@ -20,6 +20,10 @@ from bidbrain.simulate.plan import Plan, routes_of
 
 NODE_ON_DEMAND = MICRO_USD  # a node's on-demand price is the unit: 1 $/h
 POOL_MARGIN = 18  # starts leave 18 x the job's hours, because recordings have long outages
+OF_PRICES = (
+    *("made", "types", "zones", "product", "on_demand", "vcpus", "train", "evaluate", "allow_overlap"),
+    *("job_vcpus", "reliable", "reliable_type", "min_delta", "grant_delay_s"),
+)
 DEFAULTS = {
     "boot_s": 180,
     "cap": 1.0,
@@ -37,6 +41,7 @@ def pool_settings(config: SimulateConfig) -> SimulateConfig:
 
 def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
     """The experiment of a configuration. Raises ConfigError (one sentence) if it does not fit the traces."""
+    refuse_without_effect(config, OF_PRICES, "with availability traces")
     config = pool_settings(config)
     notes: list[str] = []
     names = [trace.market.zone for trace in traces]

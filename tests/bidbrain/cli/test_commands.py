@@ -251,6 +251,8 @@ def test_our_configs_load(name: str) -> None:
         (["--slot-vcpus", "8"], "slot_vcpus 8 is too small"),
         (["--sweep", "moon=1,2"], "sweep: 'moon' cannot be swept"),
         (["--sweep", "cap=a"], "sweep: 'cap=a'"),
+        (["--nodes", "32"], "nodes: found 32, expected it left out: nothing comes of it on prices"),
+        (["--sweep", "spot_share=0.2,0.3"], "spot_share: found 0.2, expected it left out"),
         (["--sweep", "boot_s=nan"], "sweep: boot_s takes whole numbers, found nan"),
         (["--sweep", "cap=inf"], "cap: Input should be"),
         (["--cap", "inf"], "cap: Input should be"),

@@ -17,6 +17,18 @@ def test_what_does_not_fit_pools_is_refused() -> None:
         make_pool_plan(SimulateConfig(), traces * 2)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("grant_delay_s", 60), ("job_vcpus", 8), ("min_delta", 0.01), ("types", ["c4.xlarge"])]
+)
+def test_an_option_that_pools_do_not_know_is_refused(key: str, value: object) -> None:
+    """As `--sweep grant_delay_s=0,60`, of which all values gave one result."""
+    config = SimulateConfig.model_validate({key: value})
+    with pytest.raises(
+        ConfigError, match=rf"^{key}: found .*, expected it left out: nothing comes of it with"
+    ):
+        make_pool_plan(config, [pool("p", [16] * 2000)])
+
+
 def test_an_experiment_on_made_pools() -> None:
     traces = [made_trace(name, 16, 400, 3.0, 2.0, 5) for name in ("a", "b", "c")]
     config = SimulateConfig(job_hours=[10.0], starts=20)
