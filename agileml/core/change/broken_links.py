@@ -22,6 +22,11 @@ LEAST_S = 6.0  # a transport may take 5 s to connect again after a cut has heale
 Pair = tuple[str, str]
 
 
+def patience_s(timeout_s: float) -> float:
+    """How long a link may be down before one of its ends is given up, where heartbeats have this timeout."""
+    return max(LEAST_S, TIMEOUTS * timeout_s)
+
+
 @dataclass
 class BrokenLink:
     """`since_s`: since then both ends were alive and one accused the other; `told_s`: when it last did."""
@@ -55,7 +60,7 @@ class BrokenLinks:
     @property
     def patience_s(self) -> float:
         """How long a link may be down before one of its ends is given up."""
-        return max(LEAST_S, TIMEOUTS * self.timeout_s)
+        return patience_s(self.timeout_s)
 
     def told(self, node: str, names: Iterable[str], now_s: float) -> None:
         """A machine says whom it does not reach."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agileml.core.change.broken_links import patience_s
 from agileml.core.controller.control import Control
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.messages import GroupFailed, Pause, Status
@@ -21,6 +22,9 @@ from agileml.events.terms import Cause, Trigger
 SHORT_S = 0.5  # a notice with less time left does not wait, however short a clock is
 MARGIN = 2.0  # the error of what a clock, or a move, is expected to take
 MOST_FAILURES = 5  # groups in a row that may fail without a clock in between
+# For so many times the patience with a link they may fail at least: by then a machine that others do not reach is given
+# up. A refused connection fails in some ms; a transport takes 5 s to say that it cannot connect.
+FAILING_FOR = 3.0
 
 
 class ClockPause:
@@ -116,7 +120,7 @@ class AllReducePause(ClockPause):
     def __init__(self, control: Control) -> None:
         super().__init__(control)
         self._broken: tuple[int, Trigger] | None = None  # the epoch whose group failed, and why
-        self._failures: list[int] = []  # clocks done at each failure since the last clock
+        self._failures: list[tuple[int, float]] = []  # since the last clock: clocks done, and when it failed
 
     def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
         view = self._control.view
@@ -136,11 +140,12 @@ class AllReducePause(ClockPause):
             return
         self._broken = (message.epoch, Trigger(Cause.EXCHANGE, (node,)))
         control.note(ExchangeFailed(node, message.epoch, message.reason))
-        self._failures = [done for done in self._failures if done >= control.completed]
-        self._failures.append(control.completed)
-        if len(self._failures) >= MOST_FAILURES:
+        self._failures = [failure for failure in self._failures if failure[0] >= control.completed]
+        self._failures.append((control.completed, control.now_s))
+        count, failing_s = len(self._failures), control.now_s - self._failures[0][1]
+        if count >= MOST_FAILURES and failing_s >= FAILING_FOR * patience_s(control.settings.timeout_s):
             control.halt(
                 HaltKind.BROKEN,
-                f"the machines could not add up by all-reduce {MOST_FAILURES} times in a row, last at {node}: "
+                f"the machines could not add up by all-reduce {count} times in a row, last at {node}: "
                 f"{message.reason}",
             )

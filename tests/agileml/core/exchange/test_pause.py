@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.inputs import NodeDown, NodeUp, Notice, Received
-from agileml.core.protocol.messages import ClockReport, GroupFailed, Message, Pause, Status
+from agileml.core.protocol.messages import ClockReport, GroupFailed, Message, Pause, Status, Unreachable
 from agileml.core.protocol.view import View
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Loss, Tier
@@ -139,12 +139,33 @@ def test_a_broken_group_is_made_again_and_five_without_a_clock_end_the_run() -> 
         assert script.view.epoch == epoch
         for name in ("t0", "t1"):  # the second one says nothing new
             script.tell(Received(name, GroupFailed(epoch, "RuntimeError: closed by peer")))
+        script.wait(5.0)
     assert script.reason.startswith("the all-reduce failed at t0: ")
     assert not script.halts
     script.tell(Received("t0", GroupFailed(5, "RuntimeError: closed by peer")))
     (halt,) = script.halts
     assert halt.kind is HaltKind.BROKEN
     assert "could not add up by all-reduce 5 times in a row, last at t0: RuntimeError" in halt.reason
+
+
+def test_groups_that_fail_at_once_do_not_end_the_run_before_an_unreached_machine_is_given_up() -> None:
+    """Its firewall refuses connections: the group fails in no time, and transports say it after 5 s."""
+    script = running()
+    script.up("t2")
+    script.pause("r0", "t0", "t1")
+    since_s = script.now_s
+    while "t2" in script.workers:
+        script.wait(0.2)
+        if script.now_s - since_s > 5.0:
+            for name in ("r0", "t0", "t1"):
+                script.tell(Received(name, Unreachable(("t2",))))
+        if "t2" in script.workers:
+            script.tell(Received("t0", GroupFailed(script.view.epoch, "connect: No route to host")))
+        assert not script.halts
+    assert script.workers == {"r0", "t0", "t1"}
+    script.reach(script.view.base + 1)
+    script.wait(30.0)
+    assert not script.halts
 
 
 class StagesOfTwo(Replicas):
