@@ -98,7 +98,7 @@ class Superstep:
 class ElasticBsp:
     """The policy: how many units (iterations) each worker has in the next superstep.
 
-    Invariant: every worker has between 1 (0 when nothing is left) and `lookahead` units, so that inside a
+    Invariant of `plan`: every worker has between 1 (0 when nothing is left) and `lookahead` units, so that inside a
     superstep no worker is ever `lookahead` iterations ahead of another, and all meet at its end: the bound
     that the proof of SSP needs (section II).
     """
@@ -144,7 +144,7 @@ class ElasticBsp:
         units = tuple(int(index) + 1 for index in barrier.indices)
         assert all(1 <= count <= self.lookahead for count in units)
         if most is not None and sum(units) > most:
-            return self.rest(start_ns, workers, most)
+            return self.rest(start_ns, workers, most, of_each=self.lookahead)
         return Superstep(
             workers,
             units,
@@ -153,10 +153,15 @@ class ElasticBsp:
             f"in {(barrier.barrier_ns - start_ns) / 1e9:.3g} s, {min(units)} to {max(units)} units",
         )
 
-    def rest(self, start_ns: int, workers: tuple[int, ...], units: int) -> Superstep:
-        """A superstep of exactly so many units over all workers, which must be measured: the last ends soonest."""
+    def rest(
+        self, start_ns: int, workers: tuple[int, ...], units: int, *, of_each: int | None = None
+    ) -> Superstep:
+        """A superstep of exactly so many units over all workers, which must be measured: the last ends soonest.
+
+        `of_each`: the most that a worker may have; None: any.
+        """
         intervals = np.array([self._interval_ns[worker] for worker in workers], dtype=np.int64)
-        sizes = cpu_batch_sizes(1 / intervals, units, minimum=0)
+        sizes = cpu_batch_sizes(1 / intervals, units, minimum=0, maximum=of_each)
         barrier_ns = start_ns + int((sizes * intervals).max())
         return Superstep(workers, tuple(int(size) for size in sizes), barrier_ns, f"the last {units} units")
 

@@ -29,14 +29,20 @@ from straggler.lbbsp.apportion import (
 
 
 def cpu_batch_sizes(
-    samples_per_s: npt.ArrayLike, global_batch: int, minimum: int = 1, *, unit: int = 1
+    samples_per_s: npt.ArrayLike,
+    global_batch: int,
+    minimum: int = 1,
+    *,
+    maximum: int | None = None,
+    unit: int = 1,
 ) -> Counts:
     """Batch sizes for workers whose time is x / v (section 3.2), int64 of shape (n,), summing to `global_batch`.
 
-    `unit`: sizes are multiples of it (the samples of one unit of a clock), as is `global_batch`.
-    Raises ValueError for speeds that are NaN, infinite or negative, or a batch of less than n x minimum.
+    `maximum`: of each worker; None: any. `unit`: sizes are multiples of it (the samples of one unit of a clock), as is
+    `global_batch`. Raises ValueError for speeds that are NaN, infinite or negative, or a batch of less than n x minimum
+    or more than n x maximum.
     """
-    return allocate_cpu(samples_per_s, global_batch, minimum, unit=unit).sizes * unit
+    return allocate_cpu(samples_per_s, global_batch, minimum, maximum=maximum, unit=unit).sizes * unit
 
 
 def gpu_batch_sizes(
@@ -114,14 +120,24 @@ class Allocation:
 
 
 def allocate_cpu(
-    samples_per_s: npt.ArrayLike, global_batch: int, minimum: int = 1, *, unit: int = 1
+    samples_per_s: npt.ArrayLike,
+    global_batch: int,
+    minimum: int = 1,
+    *,
+    maximum: int | None = None,
+    unit: int = 1,
 ) -> Allocation:
     """`cpu_batch_sizes` as a state for `resolve`; its sizes count units."""
     total, least = _in_units(global_batch, minimum, unit)
     speeds = _speeds(samples_per_s, least)
     n = len(speeds)
     _check_minimum(n, total, least, unit)
-    low, high = np.full(n, least, dtype=np.int64), np.full(n, total, dtype=np.int64)
+    most = total if maximum is None else min(total, maximum // unit)
+    if most < least or n * most < total:
+        raise ValueError(
+            f"maximum is {maximum}; expected at least the minimum, and room for {global_batch} with {n} workers"
+        )
+    low, high = np.full(n, least, dtype=np.int64), np.full(n, most, dtype=np.int64)
     return _solved(speeds[:, None], np.zeros(n, dtype=np.int64), low, high, total)
 
 

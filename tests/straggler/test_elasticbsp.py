@@ -178,6 +178,10 @@ def test_policy_keeps_the_bound_and_says_why(intervals: list[int], lookahead: in
     assert all(1 <= units <= lookahead for units in planned.units)
     ends = [10**12 + units * interval for units, interval in zip(planned.units, intervals, strict=True)]
     assert max(ends) == planned.barrier_ns
+    for left in range(1, sum(planned.units) + 1):
+        rest = policy.plan(0, workers, most=left)
+        assert sum(rest.units) == left
+        assert max(rest.units) <= lookahead
     last = policy.plan(0, workers, most=len(intervals))
     assert sum(last.units) == min(len(intervals), sum(planned.units))
     policy.forget(0)

@@ -76,6 +76,22 @@ def largest_remainder(speeds: list[Fraction], total: int) -> list[int]:
     return sizes
 
 
+def test_cpu_sizes_with_a_maximum_are_optimal() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(400):
+        n, maximum = int(rng.integers(1, 6)), int(rng.integers(1, 8))
+        speeds = [some_speed(rng) * float(rng.choice([1, 20])) for _ in range(n)]
+        total = int(rng.integers(1, n * maximum + 1))
+        sizes = cpu_batch_sizes(speeds, total, 0, maximum=maximum)
+        times = [[k / Fraction(speed) for k in range(maximum + 1)] for speed in speeds]
+        assert sizes.sum() == total
+        assert (sizes <= maximum).all()
+        longest = max(row[size] for row, size in zip(times, sizes, strict=True))
+        assert longest == least_time(times, total, 0)
+    with pytest.raises(ValueError, match="maximum is 2; expected"):
+        cpu_batch_sizes([1.0, 2.0], 5, maximum=2)
+
+
 @each_count
 def test_gpu_sizes_are_optimal(cases: int, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(6)
