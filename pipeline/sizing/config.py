@@ -14,6 +14,7 @@ from pipeline.sizing.rules import (
     FeatureLayer,
     best_minibatch,
     choose_algorithms,
+    exact,
     feature_shapes,
     fft_bytes,
     gemm_bytes,
@@ -50,7 +51,7 @@ class GpuQuestion(_Strict):
             return gpus_for_speedup(self.speedup, self.overhead_ratio)
         assert self.overhead_s is not None
         assert self.compute_s is not None
-        return gpus_for_speedup(self.speedup, self.overhead_s / self.compute_s)
+        return gpus_for_speedup(self.speedup, exact(self.overhead_s) / exact(self.compute_s))
 
 
 class ServerQuestion(_Strict):
@@ -137,8 +138,8 @@ class MinibatchQuestion(_Strict):
             if not spec.algorithms:
                 continue
             known = {
-                "gemm": gemm_bytes(int(before[0]), int(after[0]), int(before[2]), spec.filters, minibatch),
-                "fft": fft_bytes(int(before[0]), int(before[2]), spec.filters, minibatch),
+                "gemm": gemm_bytes(before, after, minibatch),
+                "fft": fft_bytes(before, after, minibatch),
             }
             options = []
             for a in spec.algorithms:

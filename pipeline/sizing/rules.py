@@ -21,6 +21,9 @@ FLOAT_BYTES = 4
 COPIES = 3
 
 
+Shape = tuple[float, float, float]  # of a feature map: height, width, depth
+
+
 class SizingError(ValueError):
     """A question without an answer; the message is one sentence."""
 
@@ -70,9 +73,9 @@ class Answer:
     reason: str
 
 
-def feature_shapes(network: ConvNet, *, literal: bool = False) -> list[tuple[float, float, float]]:
+def feature_shapes(network: ConvNet, *, literal: bool = False) -> list[Shape]:
     """Equation 1: (height, width, depth) of the input and of every feature map. Raises SizingError."""
-    shapes: list[tuple[float, float, float]] = [network.input_shape]
+    shapes: list[Shape] = [network.input_shape]
     for number, layer in enumerate(network.features, start=1):
         height, width, depth = shapes[-1]
         sides = []
@@ -131,16 +134,17 @@ def memory_left_bytes(
     )
 
 
-def gemm_bytes(side_in: int, side_out: int, depth_in: int, depth_out: int, minibatch: int) -> float:
+def gemm_bytes(before: Shape, after: Shape, minibatch: int) -> float:
     """Bytes that a convolution by matrix multiplication touches: its input and its output."""
-    return minibatch * (side_in**2 * depth_in + side_out**2 * depth_out) * FLOAT_BYTES
+    return minibatch * (math.prod(before) + math.prod(after)) * FLOAT_BYTES
 
 
-def fft_bytes(side_in: int, depth_in: int, depth_out: int, minibatch: int) -> float:
+def fft_bytes(before: Shape, after: Shape, minibatch: int) -> float:
     """Bytes that one by FFT touches: input, filters and output in the frequency domain, n (n + 1) numbers per map
     of side n (Mathieu et al. 2013); filters are padded to the input's size."""
-    maps = minibatch * depth_in + depth_in * depth_out + minibatch * depth_out
-    return side_in * (side_in + 1) * maps * FLOAT_BYTES
+    height, width, depth_in = before
+    maps = minibatch * depth_in + depth_in * after[2] + minibatch * after[2]
+    return height * (width + 1) * maps * FLOAT_BYTES
 
 
 def choose_algorithms(layers: Sequence[Sequence[Algorithm]], memory_bytes: float) -> Choice | None:
@@ -214,7 +218,7 @@ def gpus_for_speedup(wanted: float | Fraction, overhead_ratio: float | Fraction)
 
     alpha G = G (1 + R) / (1 + G R) >= s  <=>  G (1 + R - s R) >= s. Raises SizingError where 1 + R <= s R.
     """
-    s, r = _exact(wanted), _ratio(overhead_ratio)
+    s, r = exact(wanted), _ratio(overhead_ratio)
     if s < 1:
         raise SizingError(f"a speedup must be 1 or more, found {wanted}")
     room = 1 + r - s * r
@@ -252,13 +256,13 @@ def parameter_servers(
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
             raise SizingError(f"{name} must be positive, found {value}")
-    size, link, seconds = map(_exact, (parameter_bytes, server_bytes_per_s, compute_s))
+    size, link, seconds = map(exact, (parameter_bytes, server_bytes_per_s, compute_s))
     servers = math.ceil(2 * size * workers / (link * seconds))
     reason = (
         f"{workers} workers pull and push {float(2 * size * workers) / 1e6:.4g} MB per round of {compute_s:g} s, "
         f"a server moves {float(link * seconds) / 1e6:.4g} MB in that time"
     )
-    own = link if worker_bytes_per_s is None else _exact(worker_bytes_per_s)
+    own = link if worker_bytes_per_s is None else exact(worker_bytes_per_s)
     if 2 * size > own * seconds:
         reason += (
             f"; but a worker's own link needs {float(2 * size / own):.3g} s for its 2 x "
@@ -268,7 +272,7 @@ def parameter_servers(
     return Answer(servers, reason)
 
 
-def _exact(value: float | Fraction) -> Fraction:
+def exact(value: float | Fraction) -> Fraction:
     """A decimal as it was written: 0.2 is 1/5, not the float next to it."""
     if isinstance(value, Fraction):
         return value
@@ -278,7 +282,7 @@ def _exact(value: float | Fraction) -> Fraction:
 
 
 def _ratio(value: float | Fraction) -> Fraction:
-    ratio = _exact(value)
+    ratio = exact(value)
     if ratio < 0:
         raise SizingError(f"an overhead ratio must be 0 or more, found {value}")
     return ratio

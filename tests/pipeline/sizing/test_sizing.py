@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from pipeline.sizing.config import GpuQuestion, MinibatchQuestion
 from pipeline.sizing.rules import (
     Algorithm,
     Choice,
@@ -85,6 +86,12 @@ def test_the_fewest_gpus(wanted: Fraction, ratio: Fraction) -> None:
     assert speedup(gpus, ratio) == pytest.approx(efficiency(gpus, ratio) * gpus)
 
 
+def test_measured_seconds_are_the_decimals_that_were_written() -> None:
+    for overhead_s, compute_s in ((0.2, 1.0), (0.14, 0.7), (0.06, 0.3), (1.4, 7.0)):
+        asked = GpuQuestion(speedup=3, overhead_s=overhead_s, compute_s=compute_s)
+        assert asked.answer().count == 5
+
+
 def test_lemma_3_2_and_its_second_condition() -> None:
     # 180 MB, 4 workers, 10 Gbit/s, 1 s: 1.44 GB per round over 1.25 GB per server.
     enough = parameter_servers(180e6, 4, 1.25e9, 1.0)
@@ -129,11 +136,35 @@ def test_alexnet_shapes_and_memory() -> None:
 )
 def test_fft_over_gemm_memory_is_the_printed_table(shape, printed: float) -> None:
     side_in, side_out, depth_in, depth_out = shape
-    ratio = fft_bytes(side_in, depth_in, depth_out, 128) / gemm_bytes(
-        side_in, side_out, depth_in, depth_out, 128
-    )
+    before, after = (side_in, side_in, depth_in), (side_out, side_out, depth_out)
+    ratio = fft_bytes(before, after, 128) / gemm_bytes(before, after, 128)
     # Layers 3 and 5 come out as 2.37 here and as 2.3 in print.
     assert ratio == pytest.approx(printed, abs=0.075)
+
+
+def test_working_memory_is_that_of_both_sides_of_a_map() -> None:
+    layer = {
+        "filter": 3,
+        "padding": 1,
+        "filters": 8,
+        "algorithms": [{"name": "gemm", "seconds_per_sample": 1}],
+    }
+    tall, wide = (
+        MinibatchQuestion.model_validate(
+            {
+                "gpu_memory_bytes": 32 * (32 * 8 * 3 + 32 * 8 * 8) * 4 * 3,
+                "samples": 32,
+                "candidates": [32],
+                "input": shape,
+                "layers": [layer],
+            }
+        ).choices()[32]
+        for shape in ([32, 8, 3], [8, 32, 3])
+    )
+    assert tall is not None
+    assert wide is not None
+    assert tall.memory_bytes == wide.memory_bytes == 32 * (32 * 8 * 3 + 32 * 8 * 8) * 4
+    assert fft_bytes((32, 8, 3), (32, 8, 5), 2) == 32 * 9 * (2 * 3 + 3 * 5 + 2 * 5) * 4
 
 
 def choose_algorithms_milp(layers: Sequence[Sequence[Algorithm]], memory_bytes: float) -> Choice | None:
