@@ -9,6 +9,7 @@ device_speed: [1, 1, 1, 1, 2, 2, 2, 2, ...]
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,14 +43,19 @@ def read_topology(path: Path) -> Machines:
     for number, level in enumerate(raw["levels"]):
         if not isinstance(level, dict) or set(level) != {"count", "bytes_per_s"}:
             raise TopologyError(f"{path}: levels.{number} must have count and bytes_per_s, found {level!r}")
-        levels.append((_number(level["count"], path, number), _number(level["bytes_per_s"], path, number)))
+        count = _number(level["count"], path, number)
+        if not (math.isfinite(count) and count == int(count)):
+            raise TopologyError(
+                f"{path}: levels.{number}.count must be a whole number, found {level['count']!r}"
+            )
+        levels.append((int(count), _number(level["bytes_per_s"], path, number)))
     speeds = raw.get("device_speed")
     if speeds is not None and not isinstance(speeds, list):
         raise TopologyError(f"{path}: device_speed must be a list of numbers, found {speeds!r}")
     memory = raw.get("memory")
     try:
         return Machines(
-            Topology(tuple((int(count), speed) for count, speed in levels)),
+            Topology(tuple(levels)),
             None if memory is None else parse_bytes(str(memory), "memory"),
             None if speeds is None else tuple(_number(s, path, i) for i, s in enumerate(speeds)),
         )
@@ -64,4 +70,4 @@ def _number(value: object, path: Path, position: int) -> float:
             raise ValueError
         return float(value)
     except ValueError:
-        raise TopologyError(f"{path}: entry {position} holds {value!r}; expected a number") from None
+        raise TopologyError(f"{path}: entry {position} must be a number, found {value!r}") from None

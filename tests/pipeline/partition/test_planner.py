@@ -18,6 +18,7 @@ from pipeline.partition.planner import (
     top_plans,
 )
 from pipeline.profile.layers import Layer, Profile, chain, read
+from pipeline.topology.file import read_topology
 from pipeline.topology.levels import Topology, TopologyError, parse_bytes, parse_topology
 
 PROFILES = Path(__file__).resolve().parents[4] / "shared" / "data" / "profiles"
@@ -205,6 +206,14 @@ def test_topologies_print_and_parse() -> None:
     assert [parse_bytes(t, "m") for t in ("16GB", "1 KiB", "5")] == [16e9, 1024, 5]
     with pytest.raises(TopologyError, match="--memory takes a size"):
         parse_bytes("lots", "--memory")
+
+
+@pytest.mark.parametrize("count", ["2.5", ".nan", ".inf", "true"])
+def test_a_level_has_a_whole_number_of_components(count: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(f"levels: [{{count: {count}, bytes_per_s: 1e9}}]\n")
+    with pytest.raises(TopologyError, match="number, found"):
+        read_topology(path)
 
 
 def test_speeds_must_match_the_devices() -> None:
