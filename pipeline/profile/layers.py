@@ -182,21 +182,33 @@ def from_dict(raw: object) -> Profile:
     if not isinstance(raw_edges, list):
         raise ProfileError(f'"edges" must be a list of [from, to], found {raw_edges!r}')
     edges = tuple(_edge(item, names, len(layers)) for item in raw_edges)
-    removed = raw.get("inputs_removed", [])
-    default_input = sum(float(item.get("activation_bytes", 0.0)) for item in removed)
     batch = raw.get("batch")
     if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool)):
         raise ProfileError(f'"batch" must be a whole number, found {batch!r}')
-    tied = tuple(tuple(_index(end, names, len(layers)) for end in group) for group in raw.get("tied", []))
     return Profile(
         model=str(raw.get("model", "model")),
         layers=layers,
         edges=edges,
         batch=batch,
         device=str(raw.get("device", "unknown")),
-        input_bytes=_number(raw.get("input_bytes", default_input), "input_bytes"),
-        tied=tied,
+        input_bytes=_number(raw.get("input_bytes", _removed_bytes(raw)), "input_bytes"),
+        tied=_tied(raw, names, len(layers)),
     )
+
+
+def _removed_bytes(raw: Mapping[str, Any]) -> float:
+    """Bytes of the input layers that another tool took out of the graph."""
+    removed = raw.get("inputs_removed", [])
+    if not isinstance(removed, list) or not all(isinstance(item, Mapping) for item in removed):
+        raise ProfileError(f'"inputs_removed" must be a list of layers, found {removed!r:.80}')
+    return sum(_number(item.get("activation_bytes", 0.0), "activation_bytes of an input") for item in removed)
+
+
+def _tied(raw: Mapping[str, Any], names: Mapping[str, int], count: int) -> tuple[tuple[int, ...], ...]:
+    groups = raw.get("tied", [])
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        raise ProfileError(f'"tied" must be a list of lists of layers, found {groups!r:.80}')
+    return tuple(tuple(_index(end, names, count) for end in group) for group in groups)
 
 
 def to_dict(profile: Profile) -> dict[str, Any]:
@@ -247,13 +259,18 @@ def _layer(raw: object, index: int) -> Layer:
 def _number(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProfileError(f"{where} must be a number, found {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ProfileError(f"{where} must be a number below 1e308") from None
 
 
 def _names(raw_layers: Iterable[object]) -> dict[str, int]:
-    return {
-        str(item["id"]): i for i, item in enumerate(raw_layers) if isinstance(item, Mapping) and "id" in item
-    }
+    found: dict[str, int] = {}
+    for index, item in enumerate(raw_layers):
+        if isinstance(item, Mapping) and "id" in item and found.setdefault(str(item["id"]), index) != index:
+            raise ProfileError(f'layers {found[str(item["id"])]} and {index} have the same id "{item["id"]}"')
+    return found
 
 
 def _edge(item: object, names: Mapping[str, int], count: int) -> tuple[int, int]:
@@ -265,12 +282,12 @@ def _edge(item: object, names: Mapping[str, int], count: int) -> tuple[int, int]
 def _index(end: object, names: Mapping[str, int], count: int) -> int:
     if isinstance(end, str):
         if end not in names:
-            raise ProfileError(f'edges name the layer "{end}", which no layer has as its id')
+            raise ProfileError(f'edges and tied layers name "{end}", which no layer has as its id')
         return names[end]
     if isinstance(end, bool) or not isinstance(end, int):
-        raise ProfileError(f"an edge ends at {end!r}; expected the index or the id of a layer")
+        raise ProfileError(f"edges and tied layers name {end!r}; expected the index or the id of a layer")
     if not 0 <= end < count:
-        raise ProfileError(f"an edge ends at layer {end}, but the layers are 0 to {count - 1}")
+        raise ProfileError(f"edges and tied layers name layer {end}, but the layers are 0 to {count - 1}")
     return end
 
 
@@ -285,7 +302,7 @@ def _check(profile: Profile) -> None:
                 raise ProfileError(f"layer {i} ({layer.name}): {key} must be 0 or more, found {value}")
     if profile.batch is not None and profile.batch < 1:
         raise ProfileError(f"batch must be 1 or more, found {profile.batch}")
-    if not profile.input_bytes >= 0:
+    if not (profile.input_bytes >= 0 and math.isfinite(profile.input_bytes)):
         raise ProfileError(f"input_bytes must be 0 or more, found {profile.input_bytes}")
     for ends in profile.edges:
         for end in ends:
