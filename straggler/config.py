@@ -102,6 +102,11 @@ class StragglerConfig(_Strict):
     @model_validator(mode="after")
     def _all_can_run(self) -> StragglerConfig:
         cluster = Cluster(self.workers, self.machines, self.iteration_s)
+        for departure in self.departures:
+            if departure.machine is not None and departure.machine >= self.machines:
+                raise ValueError(
+                    f"departures: machine is {departure.machine}; expected one below {self.machines}"
+                )
         for pattern in self.patterns:
             parse_pattern(pattern).shares(cluster)
         schemes = [parse_scheme(scheme) for scheme in self.schemes]

@@ -97,6 +97,7 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         ([], "network: {loss: 1}", "c.yaml: network.loss is 1"),
         ([], "departures: [{at_s: 1}]", "c.yaml: departures.0 name either a worker or a machine"),
         ([], "departures: [{worker: 64, at_s: 1}]", "expected a worker below 64"),
+        ([], "departures: [{machine: 8, at_s: 1}]", "departures: machine is 8; expected one below 8"),
         ([], "iteration_s: .nan", "c.yaml: iteration_s is nan"),
     ],
 )
