@@ -36,7 +36,7 @@ class FlexRrParameters:
 
     def first_replicated(self, units: int) -> int:
         """The first of a helpee's units whose items its helpers hold."""
-        return math.ceil((1 - self.replication) * units)
+        return math.ceil((1 - self.replication) * units - 1e-9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,13 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.parametrize("percent", range(5, 101, 5))
+def test_the_replicated_share_is_the_decimal_that_was_written(percent: int) -> None:
+    for units in range(1, 200):
+        first = FlexRrParameters(replication=percent / 100).first_replicated(units)
+        assert first == -(-(100 - percent) * units // 100)
+
+
 @pytest.mark.parametrize(("target", "broken"), MUTANTS, ids=lambda each: each.__name__)
 def test_mutants_are_caught(
     target: Callable[..., Any], broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
