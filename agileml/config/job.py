@@ -117,6 +117,9 @@ class CutsConfig(Section):
     max_clocks: PositiveInt = 64
 
 
+LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S = 0.005, 60.0  # that the transport's own heartbeats can keep
+
+
 class HeartbeatConfig(Section):
     """A machine that has been silent for `timeout_s` is lost.
 
@@ -137,6 +140,11 @@ class HeartbeatConfig(Section):
         if self.timeout_s < 2 * self.interval_s:
             raise ConfigError(
                 f"found {self.timeout_s:g}, expected at least twice interval_s = {self.interval_s:g}",
+                key=("timeout_s",),
+            )
+        if not LEAST_TIMEOUT_S <= self.timeout_s <= LONGEST_TIMEOUT_S:
+            raise ConfigError(
+                f"found {self.timeout_s:g}, expected {LEAST_TIMEOUT_S:g} to {LONGEST_TIMEOUT_S:g}",
                 key=("timeout_s",),
             )
         return self

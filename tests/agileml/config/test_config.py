@@ -174,6 +174,11 @@ MISTAKES = [
     ("consistency: {kind: ssp}\nexchange: allreduce", ":4: exchange: found allreduce with consistency ssp"),
     ("exchange: ring", ":3: exchange: found 'ring', expected"),
     ("heartbeat: {timeout_s: 0.1}", ":3: heartbeat.timeout_s: found 0.1, expected at least twice interval_s"),
+    ("heartbeat: {timeout_s: 90}", ":3: heartbeat.timeout_s: found 90, expected 0.005 to 60"),
+    (
+        "heartbeat: {timeout_s: 0.004, interval_s: 0.001}",
+        ":3: heartbeat.timeout_s: found 0.004, expected 0.005 to 60",
+    ),
     ("heartbeat: {silent_limit_s: 0.5}", ":3: heartbeat.silent_limit_s: found 0.5, expected at least timeout_s"),
     ("cuts: {every_s: 0}", ":3: cuts.every_s: found 0, expected more than 0"),
     ("market: {kind: mad}", ":3: market.kind: found 'mad', did you mean made?"),
