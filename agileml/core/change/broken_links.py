@@ -3,7 +3,7 @@
 Each would wait for the other for ever. Machines say with every heartbeat whom they do not reach. A dead or frozen
 machine is accused too, but it falls silent before anyone acts on that: only the time counts in which both ends are
 alive. Of the two ends the machine with more broken links is given up. It comes back once nobody accuses it for a while,
-which is twice as long each time, so that a link that comes and goes costs less and less.
+which is twice as long each time, up to an hour, so that a link that comes and goes costs less and less.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from agileml.events.terms import Tier
 
 TIMEOUTS = 3  # of heartbeats
 LEAST_S = 6.0  # a transport may take 5 s to connect again after a cut has healed
+LONGEST_S = 3600.0  # until a machine comes back whose links are whole: a run may have weeks of short breaks
 
 Pair = tuple[str, str]
 
@@ -94,9 +95,12 @@ class BrokenLinks:
         return [
             member.name
             for member in members.apart()
-            if now_s - self._accused_s.get(member.name, 0.0)
-            >= self.patience_s * 2 ** (member.times_apart - 1)
+            if now_s - self._accused_s.get(member.name, 0.0) >= self._away_s(member)
         ]
+
+    def _away_s(self, member: Member) -> float:
+        """How long nobody must have accused a machine before it comes back."""
+        return min(max(LONGEST_S, self.patience_s), self.patience_s * 2 ** (member.times_apart - 1))
 
     def _age(self, members: Membership, now_s: float) -> None:
         """Forget links of which nobody speaks any more; begin anew with those of which an end is not there."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from agileml.core.change.broken_links import LEAST_S, BrokenLinks, choose
+from agileml.core.change.broken_links import LEAST_S, LONGEST_S, BrokenLinks, choose
 from agileml.core.change.membership import Membership
 from agileml.core.protocol.view import INITIAL, View
 from agileml.events.terms import Tier
@@ -128,6 +128,16 @@ def test_it_comes_back_when_nobody_accuses_it_and_later_each_time():
         members.take_back("t2")
         assert members.is_alive("t2")
     assert waits_s == [pytest.approx(LEAST_S * factor, abs=3.5) for factor in (1, 2, 4)]
+
+
+@pytest.mark.parametrize("times", [12, 1000])
+def test_however_often_it_was_given_up_an_hour_is_enough(times):
+    members, links = make("r0", "t1", "t2")
+    found, at_s = go_on(members, links, 60.0, {"t1": ["t2"]})
+    members.keep_apart(found.machine, at_s)
+    members.nodes["t2"].times_apart = times
+    assert links.back(members, at_s + LONGEST_S - 1.0) == []
+    assert links.back(members, at_s + LONGEST_S) == ["t2"]
 
 
 def test_machines_that_are_gone_are_forgotten():
