@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from agileml.runs.live.metrics import CONTENT_TYPE, openmetrics
 from agileml.runs.report.page import page
@@ -121,16 +121,16 @@ def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True  # the browser has gone
 
         def _answer(self) -> None:
-            parts = urlsplit(self.path)
-            if not server.may_enter(self.headers.get("Host", ""), parts.query):
+            path, _, query = self.path.partition("?")
+            if not server.may_enter(self.headers.get("Host", ""), query):
                 self._say(
                     HTTPStatus.FORBIDDEN, b"the token of `proteus watch` is missing or wrong\n", "text/plain"
                 )
-            elif parts.path == "/":
+            elif path == "/":
                 self._say(HTTPStatus.OK, page().encode(), "text/html; charset=utf-8")
-            elif parts.path == "/metrics":
+            elif path == "/metrics":
                 self._say(HTTPStatus.OK, openmetrics(server.view()).encode(), CONTENT_TYPE)
-            elif parts.path == "/events":
+            elif path == "/events":
                 self._stream()
             else:
                 self._say(HTTPStatus.NOT_FOUND, b"not here\n", "text/plain")

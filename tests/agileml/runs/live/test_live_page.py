@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -157,6 +159,15 @@ def answer(url: str, host: str | None = None) -> tuple[int, str]:
         return error.code, ""
 
 
+def answer_to_path(served: PageServer, path: str) -> int:
+    """The status of a request whose path is sent as it is."""
+    connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=10)
+    connection.request("GET", path)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
 def test_only_who_knows_the_token_gets_in() -> None:
     with PageServer(PageView("run").as_json) as served:
         root = served.url.partition("?")[0]
@@ -167,6 +178,8 @@ def test_only_who_knows_the_token_gets_in() -> None:
         assert answer(f"{root}?token=%C3%A9")[0] == 403
         assert answer(served.url, host="evil.example:80")[0] == 403
         assert answer(served.url.replace("/?", "/etc/passwd?"))[0] == 404
+        assert answer_to_path(served, "http://[") == 403
+        assert answer_to_path(served, f"http://[?token={served.token}") == 404
 
 
 def test_a_frozen_page_is_one_file_and_mistakes_are_sentences(
