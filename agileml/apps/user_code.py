@@ -37,6 +37,11 @@ def imported(name: str, module_name: str, key: str) -> ModuleType:
                 f"{key}: {name}: there is no module {missing!r} in {folder} or among the installed packages"
             ) from None
         raise InputError(f"{key}: {name}: importing {module_name} failed: {error}") from error
+    except SystemExit as error:  # such as of argparse, which reads the arguments of this process
+        raise InputError(
+            f"{key}: {name}: importing {module_name} called exit({error.code!r}), expected a module whose program is "
+            'below `if __name__ == "__main__":`'
+        ) from error
     except Exception as error:
         raise InputError(
             f"{key}: {name}: importing {module_name} failed: {type(error).__name__}: {error}"

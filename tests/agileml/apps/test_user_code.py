@@ -34,3 +34,15 @@ def test_a_file_outside_the_working_folder_is_none(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError, match=r"model\.module: /elsewhere/one\.py:make: there is no module"):
         function_named("/elsewhere/one.py:make", "model.module")
     assert split_name("one.py") is None
+
+
+def test_a_module_that_is_a_program_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "program_of_mine.py").write_text(
+        "import argparse\nargparse.ArgumentParser().parse_args(['--none'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(
+        InputError, match=r"importing program_of_mine called exit\(2\), expected a module whose program"
+    ):
+        function_named("program_of_mine:make", "model.module")
