@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from agileml.events.run import RunFailed, RunFinished, Warned, WorkersSpent
+from agileml.events.run import RunFailed, RunFinished, StepsLogged, Warned, WorkersSpent
 from agileml.events.schema import Logged, RunEvent, SchemaError, check_header, from_line, header, to_line
 from agileml.runs.thinning import Thinning
 
@@ -248,14 +248,17 @@ def parsed(file: Path, number: int, line: str) -> Logged[RunEvent] | None:
         raise SchemaError(f"{file}, line {number}: {error}") from None
 
 
-def read_events(path: Path) -> list[Logged[RunEvent]]:
+def read_events(path: Path, *, steps: bool = False) -> list[Logged[RunEvent]]:
     """The events of a log in the order of their time. Totals by machine come once, the newest of each machine.
 
-    Raises SchemaError as `iterate_events` does.
+    steps: also those of supersteps, one for each minibatch, which only a replay needs and a long run has too many of
+    to hold. Raises SchemaError as `iterate_events` does.
     """
     found = []
     spent: Logged[WorkersSpent] | None = None
     for each in iterate_events(path):
+        if isinstance(each.event, StepsLogged) and not steps:
+            continue
         if isinstance(each.event, WorkersSpent):  # they are long, and each one holds the ones before
             before = {} if spent is None else spent.event.by_machine
             spent = Logged(each.t_s, WorkersSpent({**before, **each.event.by_machine}))

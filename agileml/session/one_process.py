@@ -63,7 +63,7 @@ def read_replay(folder: Path, config: JobConfig) -> Replay:
         if not os.path.isfile(folder / name):
             raise FolderError(f"{REPLAY_KEY}: {folder} holds no {name}, expected the folder of a run")
     try:
-        then, log = load(folder / CONFIG), read_events(folder / EVENTS)
+        then, log = load(folder / CONFIG), read_events(folder / EVENTS, steps=True)
     except (ConfigError, SchemaError) as error:
         raise FolderError(f"{REPLAY_KEY}: {folder}: {error}") from None
     _check_same(config, then, folder)

@@ -23,7 +23,6 @@ from agileml.driver.last_good import write_last_good
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import ControllerLostError, HeadLostError, RunError
 from agileml.events.run import RunFinished, RunStarted, RunStopped
-from agileml.events.schema import Log
 from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec, variables_of
 from agileml.runs.callbacks import Callback
@@ -253,7 +252,7 @@ class _Session:
         if (best := self._best_model(folder)) is not None:
             best.measured(self.clock, metrics, lambda: tables)
         events = read_events(folder.events.path)
-        code, verified = self._verified(digest, events)
+        code, verified = self._verified(digest, folder.events.path)
         summary = summarize(
             events,
             self.config,
@@ -292,7 +291,7 @@ class _Session:
         if state is not None:
             folder.write_optimizer(state)
 
-    def _verified(self, digest: str, events: Log) -> tuple[int, dict[str, Any]]:
+    def _verified(self, digest: str, log: Path) -> tuple[int, dict[str, Any]]:
         """Compare the parameters of a replay with those of its run; otherwise, if the config asks for it and the run
         was whole, with those of the same training in this process. Returns the exit code, and keys of the summary."""
         if self.replay is not None and self.replay.params_sha256 is not None:
@@ -301,6 +300,7 @@ class _Session:
         if not self.config.verify or self.is_reference or not self.is_whole:
             return 0, {}
         print("proteus: trains the same job in one process, to compare", file=sys.stderr)
+        events = read_events(log, steps=True)
         with blame_user("training"):
             tables = train_again(self.application, self.job, self.config, self.spec.stages, events)
         is_same = params_sha256(tables) == digest

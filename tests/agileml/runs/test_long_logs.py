@@ -6,6 +6,7 @@ import gzip
 import math
 import os
 import random
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from agileml.events.run import (
     MachinesJoined,
     MembershipChanged,
     RunFinished,
+    StepsLogged,
     Work,
     WorkDone,
     WorkersSpent,
@@ -38,6 +40,7 @@ from agileml.runs.event_log import (
     read_events,
     read_first,
 )
+from agileml.runs.report.page import rebuild
 from agileml.runs.status import newest_events, snapshot_of
 from agileml.runs.summary import longest_gap_s, spent_by_machine, summarize
 from agileml.runs.thinning import HOUR_S, INTERVALS, Thinning, clocks_of, interval_s
@@ -285,3 +288,21 @@ def test_a_damaged_file_of_a_log_is_one_sentence(tmp_path: Path, damage: bytes, 
         with pytest.raises(SchemaError, match=file.name) as found:
             list(read(path))
         assert "\n" not in str(found.value)
+
+
+def test_steps_are_held_only_for_a_replay(tmp_path: Path) -> None:
+    """A log of supersteps has a line for every 512 minibatches; a report that held them would not fit into memory."""
+    log = EventLog(tmp_path / "events.jsonl")
+    reads = tuple((1000 + n,) * 16 for n in range(512))
+    for first in range(0, 60 * 512, 512):
+        log.write(StepsLogged(0, 1, first, tuple(range(first, first + 512)), reads))
+        log.write(ClockDone(first // 512 + 1, 0.5, 4, 0.1))
+    log.close()
+    (tmp_path / "config.yaml").write_text("clocks: 60\n")
+    tracemalloc.start()
+    rebuild(tmp_path)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < log.path.stat().st_size
+    assert len(events_of(read_events(log.path), ClockDone)) == 60
+    assert len(events_of(read_events(log.path, steps=True), StepsLogged)) == 60
