@@ -161,8 +161,11 @@ def answer(url: str, host: str | None = None) -> tuple[int, str]:
 
 def answer_to_path(served: PageServer, path: str) -> int:
     """The status of a request whose path is sent as it is."""
-    connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=10)
-    connection.request("GET", path)
+    netloc = urlsplit(served.url).netloc
+    connection = http.client.HTTPConnection(netloc, timeout=10)
+    connection.putrequest("GET", path, skip_host=True)  # which the client would take from the path
+    connection.putheader("Host", netloc)
+    connection.endheaders()
     status = connection.getresponse().status
     connection.close()
     return status
