@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,16 +23,21 @@ HISTORY = typer.Argument(..., help="Price history: files or folders.")
 TYPES = typer.Option(None, help="Machine types, by commas (default: all).")
 ZONES = typer.Option(None, help="Zones (us-east-1a, or a), by commas (default: all).")
 ON_DEMAND = typer.Option(None, metavar="TYPE=USD", help="On-demand price per hour.")
+PRODUCT = typer.Option("Linux/UNIX", help="How the product's name begins, such as Linux.")
 WINDOW = typer.Option(None, metavar="FROM/TO", help="Part of the history (ISO 8601, UTC).")
 
 
-def _select(history: list[Path], types: list[str] | None, zones: list[str] | None) -> History:
+def _select(
+    history: list[Path], types: list[str] | None, zones: list[str] | None, product: str
+) -> tuple[History, set[str]]:
+    """The markets that were asked for, and the other products of the history."""
     from bidbrain.cli.common import load_history, split, user_errors
     from bidbrain.simulate.plan import choose_markets
 
     recorded = load_history(history)
     with user_errors():
-        return recorded.select(choose_markets(recorded, split(types), split(zones), ""))
+        chosen = recorded.select(choose_markets(recorded, split(types), split(zones), product))
+    return chosen, {each.product for each in recorded.markets} - {each.product for each in chosen.markets}
 
 
 def _window(text: str | None, history: History, option: str) -> Interval:
@@ -56,6 +63,7 @@ def show(
     types: list[str] | None = TYPES,
     zones: list[str] | None = ZONES,
     on_demand: list[str] | None = ON_DEMAND,
+    product: str = PRODUCT,
     window: str | None = WINDOW,
     out: Path | None = typer.Option(None, help="Write the plot here (PNG)."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each market."),
@@ -67,20 +75,15 @@ def show(
 
     from bidbrain.cli.common import prices_of, writing
     from bidbrain.instants import show_instant
-    from bidbrain.machines import UnknownTypeError, types_at
     from bidbrain.report.market_summary import summarise_market
+    from bidbrain.report.tables import show as shown
 
     if out is not None and out.suffix != ".png":
         raise typer.BadParameter(f"{out}: the name of a plot ends in .png")
     own = prices_of(on_demand, "--on-demand")
-    chosen = _select(history, types, zones)
+    chosen, others = _select(history, types, zones, product)
     span = _window(window, chosen, "--window")
-    known: dict[str, int] = {}
-    for name in sorted({market.instance_type for market in chosen.markets}):
-        try:
-            known[name] = own[name] if name in own else types_at([name], span.start_s, {}, {})[name][0]
-        except UnknownTypeError:
-            continue
+    known = _on_demand_prices(chosen, own, span.start_s)
     console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
     table = Table(
         title=f"{len(chosen.markets)} markets, {show_instant(span.start_s)} to {show_instant(span.end_s)} ($/h)",
@@ -97,13 +100,13 @@ def show(
         table.add_row(
             str(market),
             "-" if price is None else f"{price / 1e6:g}",
-            *(f"{figure / 1e6:.4f}" for figure in (row.mean, row.median, row.least, row.most)),
+            *(shown(figure / 1e6, 4) for figure in (row.mean, row.median, row.least, row.most)),
             "-" if row.share_below is None else f"{row.share_below:.1%}",
-            f"{row.changes_per_day:.1f}",
+            shown(row.changes_per_day, 1),
         )
     if not as_json:
         console.print(table)
-    for note in _notes(chosen, known):
+    for note in _notes(chosen, known, others):
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if out is not None:
         from bidbrain.report.markets import plot_prices
@@ -112,26 +115,51 @@ def show(
             console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
 
 
-def _notes(history: History, known: Mapping[str, int]) -> list[str]:
-    """Sentences about data of these markets that `show` lacks: on-demand prices, hours without rows."""
+def _on_demand_prices(history: History, own: Mapping[str, int], at_s: int) -> dict[str, int]:
+    """By type, micro-dollars/h: the user's own, else those of the table, which has plain Linux alone."""
+    from bidbrain.machines import UnknownTypeError, types_at
+
+    known: dict[str, int] = {}
+    for market in history.markets:
+        name = market.instance_type
+        if name in own:
+            known[name] = own[name]
+        elif market.product.startswith("Linux"):
+            with suppress(UnknownTypeError):
+                known[name] = types_at([name], at_s, {}, {})[name][0]
+    return known
+
+
+def _notes(history: History, known: Mapping[str, int], others: Collection[str]) -> list[str]:
+    """Sentences about data that `show` lacks: on-demand prices, other products, hours without rows."""
     missing = sorted({market.instance_type for market in history.markets} - set(known))
     notes = (
         [f"no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)"] if missing else []
     )
+    notes += _left_out(others)
     notes += [f"a hole of {hole.seconds / 3600:.0f} h without any row: {hole}" for hole in history.holes]
     return [*notes, *history.gone_notes]
 
 
+def _left_out(products: Collection[str]) -> list[str]:
+    """A sentence about other products than the one that was asked for, if there are any."""
+    names = ", ".join(sorted(products))
+    return [f"prices of other products are left out: {names} (--product NAME)"] if products else []
+
+
 def _figures(row: MarketSummary, on_demand: int | None) -> dict[str, float | None]:
-    """The figures of a row of `show`, in $/h."""
+    """The figures of a row of `show`, in $/h; None where there is none."""
     from bidbrain.money import usd
+
+    def plain(figure: float) -> float | None:
+        return None if math.isnan(figure) else figure
 
     dollars = {"mean": row.mean, "median": row.median, "least": row.least, "most": row.most}
     return {
         "on_demand_usd_per_h": None if on_demand is None else usd(on_demand),
-        **{f"{name}_usd_per_h": figure / 1e6 for name, figure in dollars.items()},
+        **{f"{name}_usd_per_h": plain(figure / 1e6) for name, figure in dollars.items()},
         "share_below_on_demand": row.share_below,
-        "changes_per_day": row.changes_per_day,
+        "changes_per_day": plain(row.changes_per_day),
     }
 
 
@@ -212,6 +240,7 @@ def evictions(
     out: Path = typer.Option(..., help="CSV to write."),
     types: list[str] | None = TYPES,
     zones: list[str] | None = ZONES,
+    product: str = PRODUCT,
     window: str | None = WINDOW,
 ) -> None:
     """Export beta and time to eviction per market and bid delta, exact over all start instants of a window."""
@@ -219,9 +248,11 @@ def evictions(
     from bidbrain.report.market_summary import write_evictions
     from bidbrain.risk.eviction import EvictionTable
 
-    chosen = _select(history, types, zones)
+    chosen, others = _select(history, types, zones, product)
     span = _window(window, chosen, "--window")
     with writing(out):
         table = EvictionTable.train(chosen, chosen.markets, span)
         count = write_evictions(table, out)
     print(f"{out}: {count} rows, {len(table.markets)} markets x {len(table.deltas)} deltas, {span}")
+    for note in _left_out(others):
+        print(f"note: {note}")

@@ -15,12 +15,12 @@ from bidbrain.risk.eviction import MINUTES, EvictionTable
 
 @dataclass(frozen=True)
 class MarketSummary:
-    """Prices in micro-dollars/h, weighted by time, over the part of a window that was recorded."""
+    """Prices in micro-dollars/h, weighted by time, over the recorded part of a window; NaN where that is none."""
 
     mean: float
     median: float
-    least: int
-    most: int
+    least: float
+    most: float
     share_below: float | None  # of the time at or below on-demand
     changes_per_day: float
 
@@ -37,7 +37,7 @@ def summarise_market(
     total = int(seconds.sum())
     if total == 0:
         nan = float("nan")
-        return MarketSummary(nan, nan, 0, 0, None, 0.0)
+        return MarketSummary(nan, nan, nan, nan, None, nan)
     held = seconds > 0
     order = np.argsort(steps.prices, kind="stable")
     middle = int(np.searchsorted(2 * np.cumsum(seconds[order]), total))
@@ -46,8 +46,8 @@ def summarise_market(
     return MarketSummary(
         float((steps.prices * seconds).sum() / total),
         float(steps.prices[order][middle]),
-        int(steps.prices[held].min()),
-        int(steps.prices[held].max()),
+        float(steps.prices[held].min()),
+        float(steps.prices[held].max()),
         below,
         float(inside.sum() * DAY_S / total),
     )

@@ -367,63 +367,6 @@ def test_a_window_in_a_hole_is_refused_and_a_small_cut_is_said(capsys, tmp_path:
     assert "note: the recording has a hole" in text
 
 
-def test_prices_show_generate_evictions(capsys, tmp_path: Path) -> None:
-    made, plot, table = tmp_path / "m.csv.zst", tmp_path / "m.png", tmp_path / "e.csv"
-    window = ["--window", "2016-03-01/2016-03-08"]
-    code, text, _ = proteus(
-        capsys, "prices", "generate", made, "--types", "c4.xlarge", "--zones", "z1,z2", *window
-    )
-    assert code == 0
-    assert "made" in text
-    code, text, _ = proteus(capsys, "prices", "show", made, "--out", plot)
-    assert code == 0
-    assert "c4.xlarge@z1" in text
-    assert plot.stat().st_size > 10_000
-    assert proteus(capsys, "prices", "evictions", made, "--out", table)[0] == 0
-    assert len(table.read_text().splitlines()) == 1 + 2 * 19
-    again = tmp_path / "again.csv.zst"
-    proteus(capsys, "prices", "generate", again, "--types", "c4.xlarge", "--zones", "z1,z2", *window)
-    assert again.read_bytes() == made.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["generate", "a.txt"], "ends in .csv"),
-        (["generate", "a.csv", "--character", "wild"], "there are calm, turbulent, smooth"),
-        (
-            ["generate", "a.csv", "--types", "q7.huge"],
-            "no on-demand price is known for the machine type 'q7.huge'",
-        ),
-        (["generate", "a.csv", "--window", "x"], "is not an interval"),
-        (
-            ["generate", "a.csv", "--on-demand", "c4.xlarge=inf"],
-            "--on-demand c4.xlarge: the price inf is not a",
-        ),
-        (
-            ["generate", "a.csv", "--on-demand", "c4.xlarge=0"],
-            "--on-demand c4.xlarge: the price 0 is not positive",
-        ),
-        (["generate", "none/a.csv"], "none/a.csv: cannot be written (there is no folder none)"),
-        (["show", "none.csv", "--out", "plot.foo"], "plot.foo: the name of a plot ends in .png"),
-        (["show", "none.csv"], "no such file"),
-        (["fetch", "a.txt"], "ends in .csv"),
-    ],
-)
-def test_bad_prices_commands(capsys, arguments: list[str], sentence: str) -> None:
-    code, _, error = proteus(capsys, "prices", *arguments)
-    assert code == 2
-    assert sentence in error
-
-
-def test_files_that_cannot_be_written_are_one_sentence(capsys, history: Path, tmp_path: Path) -> None:
-    (tmp_path / "t.csv.partial").mkdir()
-    for command in (["show", "--out", "none/p.png"], ["evictions", "--out", tmp_path / "t.csv"]):
-        code, _, error = proteus(capsys, "prices", command[0], history, *command[1:])
-        assert (code, error.count("\n")) == (2, 1)
-        assert f"{command[2]}: cannot be written (" in error
-
-
 def test_interrupting_leaves_one_line_and_no_processes(history: Path, tmp_path: Path) -> None:
     """Ctrl-C in the middle of slow jobs over two processes."""
     command = [
