@@ -270,11 +270,13 @@ class _Solver:
             self.known_bound = self._bound_from_faster_devices(sets)
         elif problem.limited and sets.is_all:
             # No plan is faster than the best one without the limit; if that fits, there is no more to do.
-            free = Tables(replace(problem, memory=replace(self.memory, limit_bytes=None)))
-            best = next(best_first(free, free.choices(len(self.topology.levels), 0).all, 64))
-            self.known_bound = best[0]
-            if self.only_best and self._fits(free, best[1]):
-                return free
+            unlimited = replace(problem, memory=replace(self.memory, limit_bytes=None))
+            if unlimited.fast or work(unlimited) <= MAX_WORK:
+                free = Tables(unlimited)
+                best = next(best_first(free, free.choices(len(self.topology.levels), 0).all, 64))
+                self.known_bound = best[0]
+                if self.only_best and self._fits(free, best[1]):
+                    return free
         if not problem.fast and work(problem) > MAX_WORK:
             return self._coarse(problem, speeds)
         return Tables(problem, self.on_progress)

@@ -3,6 +3,7 @@
 import copy
 import gzip
 import json
+import multiprocessing
 import pickle
 import tempfile
 from pathlib import Path
@@ -204,6 +205,23 @@ def test_an_archive_grows_without_doubles(tmp_path: Path) -> None:
     assert append_rows(path, [*rows, (12, "m", "z", "L", 6)]) == (1, 3)
     assert append_rows(path, rows) == (0, 3)
     assert [row[0] for row in read_rows(path)] == [5, 10, 12]
+
+
+def test_processes_that_add_to_an_archive_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "archive.csv"
+    context = multiprocessing.get_context("fork")
+    adding = [context.Process(target=_add_rows, args=(path, number)) for number in range(4)]
+    for process in adding:
+        process.start()
+    for process in adding:
+        process.join()
+    assert [process.exitcode for process in adding] == [0] * 4
+    assert len(list(read_rows(path))) == 4 * 25
+
+
+def _add_rows(path: Path, number: int) -> None:
+    for at_s in range(25):
+        append_rows(path, [(at_s, "m", f"z{number}", "L", 5)])
 
 
 def test_a_history_survives_being_written(tmp_path: Path, turbulent) -> None:
