@@ -21,9 +21,11 @@ from pydantic import Field
 
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
 from agileml.apps.data import Draw, share_of
-from agileml.apps.dense_gibbs import DenseSampler
 from agileml.apps.documents import Documents, load_documents
-from agileml.apps.gibbs import MOST_TOPICS, Prior, SparseSampler, mixture_of
+from agileml.apps.gibbs.dense import DenseSampler
+from agileml.apps.gibbs.draws import Prior
+from agileml.apps.gibbs.mixture import mixture_of
+from agileml.apps.gibbs.sparse import MOST_TOPICS, SparseSampler
 from agileml.config.section import Positive, Section, validate
 
 TOKENS_A_ROW = 64

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw
-from agileml.apps.dense_gibbs import LANES, DenseSampler, _drawn, _weigh
 from agileml.apps.documents import Documents, from_counts
-from agileml.apps.gibbs import Prior, SparseSampler
+from agileml.apps.gibbs.dense import LANES, DenseSampler, _drawn, _weigh
+from agileml.apps.gibbs.draws import Prior
+from agileml.apps.gibbs.sparse import SparseSampler
 from agileml.apps.lda import Lda, perplexity, topic_shares
 from agileml.config.job import from_values
 from agileml.config.text import ConfigError
@@ -57,11 +58,11 @@ def test_a_sweep_keeps_all_counts(sampler: Any, documents: int, words: int, topi
     for state in range(3):
         loss = known.sweep(tokens, starts, z, totals, np.uint64(state))
         now = counts_of(tokens, z, words, topics)
-        assert np.array_equal(counts + known.changes(), now)
         assert np.array_equal(totals, now.sum(axis=0))
         assert -1e-6 * len(tokens) < loss < len(tokens) * 20  # one word alone has the probability 1
         if sampler is SparseSampler:
             assert_descending(known, now)
+    assert np.array_equal(counts + known.changes(), now)
 
 
 def assert_descending(known: SparseSampler, now: Array) -> None:

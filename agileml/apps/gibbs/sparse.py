@@ -1,8 +1,6 @@
-"""One sweep of collapsed Gibbs sampling for LDA over some documents (Griffiths and Steyvers 2004, equation 5).
+"""SparseLDA (Yao, Mimno and McCallum 2009, equations 7 to 9): one sweep over some documents.
 
-A token of word w in document d gets topic k with a probability proportional to
-    (n_dk + alpha) (n_wk + beta) / (n_k + V beta)
-where the counts leave out the token itself. SparseLDA (Yao, Mimno and McCallum 2009, equations 7 to 9) splits it in
+The formula's sum over all topics is split in
     s = sum_k alpha beta / (n_k + V beta)            small, all topics
     r = sum_k n_dk beta / (n_k + V beta)             only topics of the document
     q = sum_k (n_dk + alpha) n_wk / (n_k + V beta)   only topics of the word: nearly always drawn from
@@ -12,28 +10,17 @@ counts, as whole numbers count << TOPIC_BITS | topic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numba
 import numpy as np
 
 from agileml.application import Array
+from agileml.apps.gibbs.draws import TINY, Prior, random_bits
 
 TOPIC_BITS = 20
 MOST_TOPICS = 1 << TOPIC_BITS
 _TOPIC = MOST_TOPICS - 1
 _LOOK = 64  # topics of a word that are looked at together
 _RESTART = 32  # documents between two fresh sums s, so that rounding does not pile up
-TINY = 1e-250
-
-
-@dataclass(frozen=True)
-class Prior:
-    """Dirichlet priors of a document's topics and of a topic's words, and the number of words V."""
-
-    alpha: float
-    beta: float
-    vocabulary: int
 
 
 class SparseSampler:
@@ -92,17 +79,6 @@ def _list_topics(counts, begin, entries, length):  # type: ignore[no-untyped-def
                     entries[first + i] = entry
                     n += 1
         length[w] = n
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def random_bits(state):  # type: ignore[no-untyped-def]
-    """(next state, 64 random bits) of SplitMix64 (Steele, Lea and Flood 2014)."""
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    z = state
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return state, z
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -256,25 +232,3 @@ def _sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabu
             in_document[k] = 0
             coefficient[k] = alpha * inverse[k]
     return loss - np.log(product)
-
-
-@numba.njit(cache=True, nogil=True)
-def mixture_of(words, topic_shares, alpha, mixture, rounds):  # type: ignore[no-untyped-def]
-    """Fit the mixture of a document to some of its tokens by fixed-point steps; `mixture` (topics,) is overwritten.
-
-    theta_k <- (alpha + sum_i p(k | w_i, theta)) / norm, where p(k | w, theta) is proportional to theta_k phi_kw;
-    `topic_shares` (V, topics) is phi.
-    """
-    topics = mixture.size
-    mixture[:] = 1.0 / topics
-    found = np.empty(topics)
-    for _ in range(rounds):
-        found[:] = alpha
-        for w in words:
-            shares = topic_shares[w]
-            total = 0.0
-            for k in range(topics):
-                total += mixture[k] * shares[k]
-            for k in range(topics):
-                found[k] += mixture[k] * shares[k] / total
-        mixture[:] = found / (words.size + topics * alpha)

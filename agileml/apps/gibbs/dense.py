@@ -1,9 +1,8 @@
-"""A sweep of collapsed Gibbs sampling that weighs all topics of each token: for models of few topics.
+"""One sweep over some documents that weighs all topics of each token, a vector of LANES topics at a time.
 
-The formula is that of gibbs.py. SparseLDA takes about as many steps as a word has topics, which from a random start is
-most of them; here every token takes the same time, that of topics / LANES vector operations. Weights are float32, so a
-topic's probability has an error of about 1e-6 of the token's sum. Each operation is a plain sum or product, never
-reordered, so all CPUs round alike, whatever the width of their vectors.
+A token takes the same time in any state; SparseLDA's from a random start as long as there are topics. Weights are
+float32, so a topic's probability has an error of about 1e-6 of the token's sum. Each operation is a plain sum or
+product, never reordered, so all CPUs round alike, whatever the width of their vectors.
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ import numba
 import numpy as np
 
 from agileml.application import Array
-from agileml.apps.gibbs import TINY, Prior, random_bits
+from agileml.apps.gibbs.draws import TINY, Prior, random_bits
+from agileml.apps.gibbs.prefetch import LINE_BYTES, prefetch
 
+AHEAD = 2  # tokens: the row of this one's word is fetched
 LANES = 16  # topics k, k + LANES, k + 2 LANES ... are added up beside those of the other lanes
 
 
@@ -25,18 +26,20 @@ class DenseSampler:
 
     def __init__(self, counts: Array, prior: Prior) -> None:
         self._before, self._prior = counts, prior
-        # Lanes beyond the last topic have no weight.
-        self._counts = np.zeros((len(counts), -(-counts.shape[1] // LANES) * LANES), np.float32)
-        self._counts[:, : counts.shape[1]] = counts
+        # The last vector of a row ends in the next row, or in these; there it has no weight.
+        self._counts = np.empty(counts.size + LANES, np.float32)
+        self._counts[: counts.size] = counts.reshape(-1)
+        self._counts[counts.size :] = 0
 
     def sweep(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
-        """Draw a new topic for each token, see `gibbs.SparseSampler.sweep`."""
+        """Draw a new topic for each token, see `SparseSampler.sweep`."""
         p = self._prior
         return float(_sweep(words, starts, z, self._counts, totals, p.alpha, p.beta, p.vocabulary, state))
 
     def changes(self) -> Array:
-        """What all sweeps changed in the counts."""
-        changes: Array = self._counts[:, : self._before.shape[1]] - self._before
+        """What all sweeps changed in the counts. It takes the place of the counts, so the sampler is used up."""
+        changes: Array = self._counts[: self._before.size].reshape(self._before.shape)
+        changes -= self._before
         return changes
 
 
@@ -88,15 +91,25 @@ def _drawn(u, partial, topics):  # type: ignore[no-untyped-def]
     return topic + LANES * passed, total
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def _fetch(counts, topics, w):  # type: ignore[no-untyped-def]
+    """Begin to bring row w near: rows are used in no order, and waiting for one took a fifth of the time."""
+    bytes_a_row = topics * counts.itemsize
+    address = counts.ctypes.data + np.int64(w) * bytes_a_row
+    for offset in range(0, bytes_a_row, LINE_BYTES):
+        prefetch(np.uintp(address + offset))
+
+
 @numba.njit(cache=True, nogil=True)
 def _sweep(words, starts, z, counts, totals, alpha, beta, vocabulary, state):  # type: ignore[no-untyped-def]
     topics, v_beta = totals.size, vocabulary * beta
     prior, beta_32 = np.float32(alpha), np.float32(beta)
-    inverse = np.zeros(counts.shape[1], np.float32)  # 1 / (n_k + V beta)
+    width = -(-topics // LANES) * LANES
+    inverse = np.zeros(width, np.float32)  # 1 / (n_k + V beta); nothing beyond the last topic
     for k in range(topics):
         inverse[k] = 1.0 / (totals[k] + v_beta)
     in_document = np.zeros_like(inverse)  # n_dk
-    coefficient = np.empty_like(inverse)  # (n_dk + alpha) / (n_k + V beta) of the present document
+    coefficient = np.zeros_like(inverse)  # (n_dk + alpha) / (n_k + V beta) of the present document
     partial = np.empty_like(inverse)
     loss, product = 0.0, 1.0
     for d in range(starts.size - 1):
@@ -104,16 +117,17 @@ def _sweep(words, starts, z, counts, totals, alpha, beta, vocabulary, state):  #
         in_document[:] = 0
         for t in range(first, stop):
             in_document[z[t]] += 1
-        for k in range(coefficient.size):
+        for k in range(topics):
             coefficient[k] = (in_document[k] + prior) * inverse[k]
         others = 1.0 / (stop - first - 1 + topics * alpha)
         for t in range(first, stop):
-            row, k = counts[words[t]], z[t]
+            row, k = counts[words[t] * topics :][:width], z[t]
             row[k] -= 1
             totals[k] -= 1
             in_document[k] -= 1
             inverse[k] = 1.0 / (totals[k] + v_beta)
             coefficient[k] = (in_document[k] + prior) * inverse[k]
+            _fetch(counts, topics, words[min(t + AHEAD, words.size - 1)])
             _weigh(row, coefficient, beta_32, partial)
             state, bits = random_bits(state)
             k, total = _drawn(np.float32(bits >> np.uint64(40)) * np.float32(2.0**-24), partial, topics)
