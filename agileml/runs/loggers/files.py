@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from agileml.runs.callbacks import Callback
+from agileml.runs.event_log import cut_half_line
 from agileml.runs.folder import plain
 from agileml.runs.history import ClockRow
 from agileml.runs.supervision import read_supervision
@@ -19,7 +20,9 @@ def _opened(path: Path) -> IO[str]:
     """A file of series, by lines: a new one, or the end of the present one after a restart of the run's head."""
     supervision = read_supervision(path.parent)
     is_continued = supervision is not None and bool(supervision.restarts)
-    return path.open("a" if is_continued else "w", newline="", buffering=1)
+    if is_continued and path.exists():
+        cut_half_line(path)
+    return path.open("a" if is_continued else "w", newline="", buffering=1, encoding="utf-8")
 
 
 class CsvLogger(Callback):

@@ -23,8 +23,11 @@ from agileml.events.run import (
 from agileml.events.schema import Logged, RunEvent, events_of
 from agileml.events.sums import ClocksDone
 from agileml.events.terms import Cause, Loss, Tier, Trigger
+from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import EVENTS, EventLog, cut_half_line, read_events
 from agileml.runs.folder import FolderError, RunFolder
+from agileml.runs.history import ClockRow
+from agileml.runs.loggers.files import CsvLogger, JsonlLogger
 from agileml.runs.owner import owner_of, this_process
 from agileml.runs.report.view import PageView
 from agileml.runs.summary import machines, summarize
@@ -83,6 +86,20 @@ def test_the_end_of_the_log_says_where_the_run_was(tmp_path: Path) -> None:
     event = went_on.event(HERE)
     assert (event.clock, event.redone, event.count) == (20, 11, 1)
     assert owner_of(tmp_path) == this_process()  # not the process that has died
+
+
+@pytest.mark.parametrize(("made", "name"), [(CsvLogger, "clocks.csv"), (JsonlLogger, "metrics.jsonl")])
+def test_series_go_on_behind_the_last_whole_line(made: type[Callback], name: str, tmp_path: Path) -> None:
+    first, again = made(), made()
+    first.on_start(tmp_path, {})
+    first.on_clock(ClockRow(1, 0.5, 8, 0.1, 80.0, 0.1, 2))
+    whole = (tmp_path / name).read_bytes()
+    with (tmp_path / name).open("ab") as lost_its_power:
+        lost_its_power.write(whole.splitlines()[-1][:5])
+    (tmp_path / SUPERVISION).write_text(Supervision(this_process(), 10, (Restart(5.0, "", 0),)).to_text())
+    again.on_start(tmp_path, {})
+    again.on_clock(ClockRow(1, 0.5, 8, 0.1, 80.0, 0.1, 2))
+    assert (tmp_path / name).read_bytes() == whole + whole.splitlines(keepends=True)[-1]
 
 
 def with_log(folder: Path, events: list[RunEvent]) -> None:
