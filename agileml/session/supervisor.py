@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 
 from agileml.driver.stop_signal import SIGNALS, leave_terminal
-from agileml.runs.folder import RunFolder
+from agileml.runs.folder import RunFolder, StorageError
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
 from agileml.session.places import return_to
-from agileml.session.restarts import Next, judge, known_clock
+from agileml.session.restarts import LONGEST_WAIT_S, Next, judge, known_clock
 
 
 class Supervisor:
@@ -34,10 +34,12 @@ class Supervisor:
         folder: Path,
         newest_clock: Callable[[], int | None],
         say: Callable[[str], None],
+        pause_s: float = LONGEST_WAIT_S,
     ) -> None:
         """newest_clock: that of the newest whole checkpoint, 0 without one, None while they cannot be read. say: prints
-        a sentence."""
+        a sentence. pause_s: between two attempts to write on a full disk."""
         self._command, self._folder, self._newest_clock, self._say = command, folder, newest_clock, say
+        self._pause_s = pause_s
         self._base = os.getcwd()
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -66,13 +68,25 @@ class Supervisor:
             newest = self._newest_clock()
             verdict = judge(code, newest, record.restarts, most, is_stopping=self._stopping.is_set())
             self._say(verdict.reason)
-            if verdict.next is not Next.AGAIN or self._stopping.wait(verdict.wait_s):
+            is_over = verdict.next is not Next.AGAIN or self._stopping.wait(verdict.wait_s)
+            if is_over or not self._begin_again(record, verdict.cause, verdict.clock):
                 return 128 - code if code < 0 else code
-            self._begin_again(record, verdict.cause, verdict.clock)
 
-    def _begin_again(self, record: Supervision, cause: str, clock: int) -> None:
-        restart = Restart(time.time(), cause, clock)
-        self._write(replace(record, restarts=(*record.restarts, restart)))
+    def _begin_again(self, record: Supervision, cause: str, clock: int) -> bool:
+        """Record a restart, once there is room on the disk for it; False: told to stop before."""
+        begun = replace(record, restarts=(*record.restarts, Restart(time.time(), cause, clock)))
+        is_told = False
+        while True:
+            try:
+                self._write(begun)
+            except StorageError as error:
+                if not is_told:
+                    self._say(f"{error}; it is tried again every {self._pause_s:g} s")
+                is_told = True
+                if self._stopping.wait(self._pause_s):
+                    return False
+            else:
+                return True
 
     def _write(self, record: Supervision) -> None:
         RunFolder.write_text(self._folder / SUPERVISION, record.to_text())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,43 @@ def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
     record = read_supervision(tmp_path)
     assert record is not None
     assert not record.is_over  # the same command may try again
+
+
+@pytest.fixture
+def file_bytes() -> Iterator[Callable[[int], None]]:
+    """Sets the most bytes that a file of this process may have, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if most < 0 else most, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("_signals_as_before")
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_full_disk_holds_a_restart_up_until_there_is_room(
+    tmp_path: Path, file_bytes: Callable[[int], None], is_stopped: bool
+) -> None:
+    (tmp_path / "child.py").write_text(CHILD)
+    said: list[str] = []
+
+    def fill() -> int:
+        file_bytes(10)
+        return 0
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        if "could not be written" in sentence:
+            file_bytes(-1)
+            if is_stopped:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path), "1"]
+    code = Supervisor(command, tmp_path, fill, say, pause_s=0.01).run(3)
+    assert [("could not be written" in each, "tried again every" in each) for each in said[1:]] == [
+        (True, True)
+    ]
+    record = read_supervision(tmp_path)
+    assert record is not None
+    assert (code, len(record.restarts)) == ((128 + signal.SIGKILL, 0) if is_stopped else (3, 1))
 
 
 def test_signals_are_passed_on_once_and_nothing_starts_again(tmp_path: Path) -> None:
