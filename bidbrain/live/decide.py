@@ -12,7 +12,7 @@ from bidbrain.live.state import JobState
 from bidbrain.money import machine_seconds_micro_usd
 from bidbrain.policy.base import Action, GiveBack, Keep, LetGo, MarketView, Policy, Request, RequestOnDemand
 from bidbrain.setting import Setting, Workload
-from bidbrain.simulate.simulator import PolicyError, checked_decision
+from bidbrain.simulate.simulator import PolicyError, check_on_demand, checked_decision
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ def step_of(action: Action, setting: Setting) -> Step:
             if market not in setting.by_market or vcpus <= 0:
                 raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
             return Buy(market, vcpus, 1, bid)
-        case RequestOnDemand(_, vcpus):
+        case RequestOnDemand(kind, vcpus):
+            check_on_demand(kind, setting)
             return BuyOnDemand(vcpus)
         case Keep(number):
             return Mark(Marking.KEEP, number)

@@ -109,7 +109,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RequestOnDemand:
-    """Buy on-demand machines of a type."""
+    """Buy on-demand machines of the reliable machines' type (`setting.reliable.instance_type`), the only one."""
 
     instance_type: str
     vcpus: int

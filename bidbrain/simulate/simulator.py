@@ -72,6 +72,15 @@ class PolicyError(RuntimeError):
     """A policy asked for something impossible: an unknown market, a bid or a size of nothing, a wake-up in the past."""
 
 
+def check_on_demand(instance_type: str, setting: Setting) -> None:
+    """Raise PolicyError for another type than that of the reliable machines: only that is bought on demand."""
+    if instance_type != setting.reliable.instance_type:
+        raise PolicyError(
+            f"the policy requests {instance_type} on demand, expected {setting.reliable.instance_type}, "
+            "the type of the reliable machines"
+        )
+
+
 class Progress:
     """Work done by machines that come and go (thesis, section 4.5.2: boots, pauses, checkpoints)."""
 
@@ -220,8 +229,9 @@ class Simulation:
                     for _ in range(count):
                         if not self._request(now_s, action, decision, full):
                             break
-                case RequestOnDemand(_, vcpus):
+                case RequestOnDemand(kind, vcpus):
                     r = setting.reliable
+                    check_on_demand(kind, setting)
                     account.buy_on_demand(now_s, r.market, vcpus, r.vcpus_per_machine, r.on_demand)
                     self._progress.granted(now_s)
                 case Keep(number):

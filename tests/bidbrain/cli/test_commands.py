@@ -111,11 +111,12 @@ class Stops:
     """A policy that is there for the first point of a sweep alone."""
 
     def __init__(self, setting: Setting, start_s: int) -> None:
+        self._type = setting.reliable.instance_type
         if setting.job.engine.boot_s > 100:
             raise RuntimeError("no more")
 
     def decide(self, now_s: int, view: MarketView) -> Decision:
-        wanted = () if view.holdings else (RequestOnDemand(view.offers[0].market.instance_type, 512),)
+        wanted = () if view.holdings else (RequestOnDemand(self._type, 512),)
         return Decision(wanted, "on demand")
 
 

@@ -188,6 +188,7 @@ def test_a_policy_that_asks_for_what_cannot_be_is_named(setting) -> None:
         (Request(A, 4, -5), "bids -5 micro-dollars"),
         (RequestOnDemand("c4.xlarge", 0), "requests 0 vCPUs on demand"),
         (RequestOnDemand("c4.xlarge", -4), "requests -4 vCPUs on demand"),
+        (RequestOnDemand("c4.2xlarge", 4), "requests c4.2xlarge on demand, expected c4.xlarge, the type of"),
     ],
 )
 def test_a_policy_that_asks_for_nothing_is_named(setting, action: Action, sentence: str) -> None:
