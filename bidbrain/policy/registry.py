@@ -158,7 +158,7 @@ def find_scheme(name: str) -> Scheme:
         return SCHEMES.get(name) or POOLS[name]
     module_name, found, class_name = name.partition(":")
     if not found:
-        known = ", ".join((*SCHEMES, *OTHER_SCHEMES, *POOLS))
+        known = ", ".join(dict.fromkeys((*SCHEMES, *OTHER_SCHEMES, *POOLS)))
         raise UnknownSchemeError(
             f"there is no scheme {name!r}; there are {known}, or your own as package.module:Class"
         )

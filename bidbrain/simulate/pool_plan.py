@@ -13,7 +13,7 @@ from bidbrain.history.availability import Trace
 from bidbrain.history.prices import History, Steps
 from bidbrain.instants import Interval
 from bidbrain.money import HOUR_S, MICRO_USD
-from bidbrain.policy.registry import POOLS, SCHEMES, find_scheme
+from bidbrain.policy.registry import OTHER_SCHEMES, POOLS, SCHEMES, find_scheme
 from bidbrain.setting import REFERENCE_VCPUS, Bidding, Engine, Listing, Reliable, Setting, Workload
 from bidbrain.simulate.experiment import Experiment, Starts
 from bidbrain.simulate.plan import Plan, routes_of
@@ -64,7 +64,7 @@ def make_pool_plan(config: SimulateConfig, traces: Sequence[Trace]) -> Plan:
         notes.append(f"traces of different lengths: the shortest, {end_s / HOUR_S:.1f} h, is used")
     schemes = tuple(config.schemes)
     for name in schemes:
-        if name not in POOLS and (name in SCHEMES and name != "on_demand"):
+        if name in OTHER_SCHEMES or (name in SCHEMES and name not in ("on_demand", *POOLS)):
             known = ", ".join(("on_demand", *POOLS))
             raise ConfigError(f"the scheme {name} bids on prices; for availability traces there are {known}")
         find_scheme(name)

@@ -13,6 +13,8 @@ def test_what_does_not_fit_pools_is_refused() -> None:
     traces = [pool("p", [16] * 2000)]
     with pytest.raises(ConfigError, match="bids on prices"):
         make_pool_plan(SimulateConfig(schemes=["proteus"]), traces)
+    with pytest.raises(ConfigError, match="paid_hours_bound bids on prices"):
+        make_pool_plan(SimulateConfig(schemes=["paid_hours_bound"]), traces)
     with pytest.raises(ConfigError, match="one name"):
         make_pool_plan(SimulateConfig(), traces * 2)
 
