@@ -14,6 +14,7 @@ from enum import Enum
 
 from pipeline.partition.plan import Plan
 from pipeline.schedule.actions import Action, Kind, Policy, Schedule
+from pipeline.schedule.policies import whole_turn
 from pipeline.schedule.rules import needs, newest, update_members
 from pipeline.topology.levels import Topology, parse_topology
 
@@ -160,11 +161,11 @@ class Timeline:
         return done
 
     def seconds_per_minibatch(self) -> float:
-        """The long-run pace: over the middle of the first epoch, between start-up and drain, over whole rounds
-        of all stages; of the whole run where it is too short for that."""
+        """The long-run pace: over the middle of the first epoch, between start-up and drain, over a whole turn of
+        all stages; of the whole run where it is too short for that."""
         done = self.finished_s()
         last = self.schedule.drains[0] - self.schedule.in_flight[0] * self.schedule.replicas[0]
-        turn = math.lcm(*self.schedule.replicas, self.schedule.group)
+        turn = whole_turn(self.schedule.replicas, self.schedule.group)
         first = last // 2
         count = (last - first) // turn * turn
         if first < 1 or count < 1 or self.schedule.policy is not Policy.ONE_F_ONE_B:

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from pipeline.partition.planner import partition
 from pipeline.profile.layers import chain
 from pipeline.schedule.actions import Action, Kind
-from pipeline.schedule.policies import flush, full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
+from pipeline.schedule.policies import (
+    flush,
+    full_rate_in_flight,
+    gpipe,
+    model_parallel,
+    noam,
+    one_f_one_b,
+    whole_turn,
+)
 from pipeline.schedule.rules import update_members
 from pipeline.schedule.timing import Contention, Exchange, Network, StageCost, simulate, simulate_plan
 from pipeline.schedule.versions import Versions, trace
@@ -182,6 +190,17 @@ def test_the_partitioners_prediction_is_met_in_the_long_run() -> None:
     )
     timeline = simulate_plan(plan, schedule)
     assert timeline.seconds_per_minibatch() == pytest.approx(plan.seconds_per_minibatch, rel=0.05)
+
+
+def test_the_pace_of_stages_that_seldom_stand_as_before_needs_no_whole_turn() -> None:
+    assert whole_turn([4, 6, 10]) == 60
+    assert whole_turn([24, 46, 7, 19]) == 2024  # not 73416
+    replicas = [7, 13, 11, 5]  # 5005 minibatches
+    count = 4 * noam(replicas) * replicas[0] + 2 * whole_turn(replicas)
+    made = one_f_one_b(replicas, count, in_flight=full_rate_in_flight(replicas))
+    costs = [StageCost(1.0 * r, 2.0 * r) for r in replicas]
+    costs[1] = StageCost(13.5, 27.0)
+    assert simulate(made, costs).seconds_per_minibatch() == pytest.approx(40.5 / 13, rel=5e-3)
 
 
 def test_memory_rises_to_the_minibatches_in_flight() -> None:
