@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,10 @@ def schedule_command(
     policy: Annotated[
         str, typer.Option(help="1f1b, 1f1b-flush, zero-bubble, gpipe or model-parallel.")
     ] = "1f1b",
-    in_flight: Annotated[int | None, typer.Option(help="1f1b: minibatches per input replica (NOAM).")] = None,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(help="1f1b, 1f1b-flush, zero-bubble: minibatches per input replica (NOAM)."),
+    ] = None,
     group: Annotated[
         int | None,
         typer.Option(
@@ -28,7 +32,10 @@ def schedule_command(
         ),
     ] = None,
     drains: Annotated[
-        str | None, typer.Option(help="Empty the pipeline after these minibatches, such as 6,12.")
+        str | None,
+        typer.Option(
+            help="1f1b, gpipe, model-parallel: empty the pipeline after these minibatches, such as 6,12."
+        ),
     ] = None,
     barrier: Annotated[
         bool, typer.Option("--barrier", help="1f1b: replicas add up gradients inside the backward, as DDP.")
@@ -54,6 +61,7 @@ def schedule_command(
         ends = [whole(part, "--drains") for part in drains.split(",")] if drains else []
         forward_s = _seconds(forward, "--forward", counts, 1.0)
         backward_s = _seconds(backward, "--backward", counts, 2.0)
+        _check_used(policy, in_flight, group, barrier, versions)
         made = _schedule(policy, counts, minibatches, in_flight, group, ends, forward_s, backward_s, barrier)
         text = str(made) if versions is None else _with_versions(made, versions, group)
     except (ScheduleError, VersionsError) as error:
@@ -70,6 +78,21 @@ def schedule_command(
     )
     if out is not None:
         _write_schedule(out, text, timeline)
+
+
+def _check_used(
+    policy: str, in_flight: int | None, group: int | None, barrier: bool, versions: str | None
+) -> None:
+    """Raises ScheduleError for an option that this policy has nothing to do with."""
+    from pipeline.schedule.actions import Policy, ScheduleError
+
+    plain, one_at_a_time = Policy.ONE_F_ONE_B.value, Policy.MODEL_PARALLEL.value
+    if in_flight is not None and policy in (Policy.GPIPE.value, one_at_a_time):
+        raise ScheduleError(f"--in-flight is not for {policy}: leave it out")
+    if barrier and policy != plain:
+        raise ScheduleError(f"--barrier is for {plain}, not for {policy}")
+    if group is not None and policy in (plain, one_at_a_time) and versions != "double-buffered":
+        raise ScheduleError(f"--group is not for {policy} but with --versions double-buffered: leave it out")
 
 
 def _schedule(
@@ -90,16 +113,16 @@ def _schedule(
     if policy not in [p.value for p in Policy]:
         raise ScheduleError(f"--policy must be one of {', '.join(p.value for p in Policy)}, found {policy!r}")
     if policy == Policy.GPIPE.value:
-        return gpipe(counts, minibatches, group or sum(counts), drains=ends)
+        return gpipe(counts, minibatches, sum(counts) if group is None else group, drains=ends)
     if policy == Policy.MODEL_PARALLEL.value:
         return model_parallel(counts, minibatches, drains=ends)
     if policy in (Policy.FLUSH.value, Policy.ZERO_BUBBLE.value):
         if ends:
-            raise ScheduleError("--drains is for 1f1b: with a flush the pipeline empties after every group")
+            raise ScheduleError(f"--drains is not for {policy}: the pipeline empties after every group")
         return flush(
             counts,
             minibatches,
-            group or minibatches,
+            minibatches if group is None else group,
             zero_bubble=policy == Policy.ZERO_BUBBLE.value,
             in_flight=in_flight,
             forward_s=forward_s,
@@ -137,7 +160,7 @@ def _seconds(text: str | None, flag: str, counts: list[int], unit: float) -> lis
         found = [float(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{flag} takes seconds per stage, such as 1,4,1, found {text!r}") from None
-    if len(found) != len(counts) or min(found) <= 0:
+    if len(found) != len(counts) or not all(0 < seconds < math.inf for seconds in found):
         raise typer.BadParameter(
             f"{flag} takes {len(counts)} positive numbers, one per stage, found {text!r}"
         )

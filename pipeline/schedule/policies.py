@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pipeline.schedule.actions import Action, Kind, Policy, Schedule, ScheduleError
 from pipeline.schedule.walk import StageTimes, Walk
 
-
 # Minibatches: 24-46-7-19 stands as before after 73,416, which takes minutes to simulate.
 LONGEST_TURN = 2_000
 
