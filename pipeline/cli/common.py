@@ -6,8 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from pipeline.profile.layers import Profile
 
 
 def whole(text: str, flag: str) -> int:
@@ -18,10 +22,12 @@ def whole(text: str, flag: str) -> int:
         raise typer.BadParameter(f"{flag} takes whole numbers, found {text!r}") from None
 
 
-def check_out(out: Path | None) -> None:
-    """Raise BadParameter before the work if its result cannot be written."""
+def check_out(out: Path | None, *, is_folder: bool = False) -> None:
+    """Raise BadParameter before the work if its result has no place."""
     if out is not None and not out.parent.exists():
         raise typer.BadParameter(f"the folder {out.parent} does not exist")
+    if out is not None and not is_folder and out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder; expected the name of a file")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -30,6 +36,16 @@ def write_text(path: Path, text: str) -> None:
     try:
         part.write_text(text)
         os.replace(part, path)
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile under its name only when it is complete. Raises BadParameter."""
+    from pipeline.profile.layers import write
+
+    try:
+        write(profile, path)
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
 

@@ -47,7 +47,7 @@ def plan_command(
     from pipeline.profile.layers import ProfileError, read
     from pipeline.topology.levels import TopologyError, parse_bytes
 
-    check_out(out)
+    check_out(out, is_folder=True)
     try:
         where, file_memory, speeds = _topology(topology)
         limit = parse_bytes(memory, "--memory") if memory is not None else file_memory

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.common import check_out, progress
+from pipeline.cli.common import check_out, progress, write_profile
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 def profile_command(
@@ -27,9 +32,9 @@ def profile_command(
     """Measure a torch model layer by layer: seconds forward and backward, bytes, graph."""
     import torch
 
-    from pipeline.profile.layers import ProfileError, write
-    from pipeline.profile.profiler import profile_module, sum_of_outputs
-    from pipeline.profile.user_model import LoadError, load_function, to_device
+    from pipeline.profile.layers import ProfileError
+    from pipeline.profile.profiler import profile_module
+    from pipeline.profile.user_model import LoadError
 
     check_out(out)
     if batch is not None and batch < 1:
@@ -41,13 +46,7 @@ def profile_command(
             raise typer.BadParameter(f"--threads must be 1 or more, found {threads}")
         torch.set_num_threads(threads)
     try:
-        made = load_function(model)()
-        if not isinstance(made, tuple) or len(made) not in (2, 3):
-            raise LoadError(
-                f"{model} must return (model, inputs) or (model, inputs, loss), found {type(made).__name__}"
-            )
-        module, inputs = to_device(made[0], device), to_device(tuple(made[1]), device)
-        loss = made[2] if len(made) == 3 else sum_of_outputs
+        module, inputs, loss = _made(model, device)
         with progress("profiling") as on_progress:
             measured = profile_module(
                 module,
@@ -68,5 +67,26 @@ def profile_command(
     if measured.unattributed_bytes:
         print(f"{measured.unattributed_bytes / 1e6:.3f} MB of weights were not used by any layer.")
     if out is not None:
-        write(measured.profile, out)
+        write_profile(measured.profile, out)
         print(f"Wrote {out}")
+
+
+def _made(model: str, device: str) -> tuple[nn.Module, tuple[Any, ...], Callable[[Any], torch.Tensor]]:
+    """The module, its inputs and the loss that the user's function returns. Raises LoadError."""
+    from torch import nn
+
+    from pipeline.profile.profiler import sum_of_outputs
+    from pipeline.profile.user_model import LoadError, load_function, to_device
+
+    made = load_function(model)()
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise LoadError(
+            f"{model} must return (model, inputs) or (model, inputs, loss), found {type(made).__name__}"
+        )
+    if not isinstance(made[0], nn.Module) or not isinstance(made[1], tuple | list):
+        raise LoadError(
+            f"{model} must return a module and its inputs in a tuple, "
+            f"found {type(made[0]).__name__} and {type(made[1]).__name__}"
+        )
+    loss = made[2] if len(made) == 3 else sum_of_outputs
+    return to_device(made[0], device), to_device(tuple(made[1]), device), loss

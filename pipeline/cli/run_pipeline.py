@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.common import check_out, write_text
+from pipeline.cli.common import check_out, write_profile, write_text
 
 if TYPE_CHECKING:
     from pipeline.profile.layers import Profile
@@ -34,15 +34,13 @@ def profile_training(
     changes: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Measure the layers that can be cut between, for one microbatch."""
-    from pipeline.profile.layers import write
-
     check_out(out)
     with _Sentences():
         job = _job(config, changes)
         measured = _measured(job, None, repeats)
         print(measured.table())
         if out is not None:
-            write(measured, out)
+            write_profile(measured, out)
             print(f"Wrote {out}")
 
 
@@ -92,6 +90,8 @@ def run_training(
             raise typer.BadParameter("give a config, or --sequential --replay RUN")
         if replay is not None and not sequential:
             raise typer.BadParameter("--replay is for --sequential")
+        if replay is not None and (changes or profile is not None):
+            raise typer.BadParameter("--set and --profile are for a config: a replay is the run as it was")
         found = _fresh_folder(out)
         try:
             if replay is not None:
@@ -202,7 +202,10 @@ def _job(config: Path, changes: list[str] | None) -> Job:
         key, sep, value = change.partition("=")
         if not sep:
             raise typer.BadParameter(f"--set takes key=value, found {change!r}")
-        given[key] = yaml.safe_load(value)
+        try:
+            given[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise typer.BadParameter(f"--set {key}: {value!r} is not YAML") from None
     read = read_config(config, given)
     torch.set_num_threads(read.threads)
     return Job(read)
@@ -237,7 +240,7 @@ def _planned(job: Job, profile: Path | None) -> Planned:
 
 def _fresh_folder(out: Path | None) -> Path:
     folder = out or Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S")
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise typer.BadParameter(f"{folder} is there already and not empty: name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)

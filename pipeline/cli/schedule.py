@@ -52,7 +52,6 @@ def schedule_command(
     """Print a static schedule, check it, simulate it, draw it."""
     from pipeline.schedule.actions import ScheduleError
     from pipeline.schedule.check import problems
-    from pipeline.schedule.timing import StageCost, simulate
     from pipeline.schedule.versions import VersionsError
 
     check_out(out)
@@ -69,6 +68,15 @@ def schedule_command(
     print(text, end="")
     for sentence in problems(made, barrier=barrier):
         print(f"problem: {sentence}")
+    timeline = _simulated(made, forward_s, backward_s)
+    if out is not None:
+        _write_schedule(out, text, timeline)
+
+
+def _simulated(made: Schedule, forward_s: list[float], backward_s: list[float]) -> Timeline:
+    """The schedule in time, with a line about it."""
+    from pipeline.schedule.timing import StageCost, simulate
+
     timeline = simulate(
         made, [StageCost(f, b, weights_s=b / 2) for f, b in zip(forward_s, backward_s, strict=True)]
     )
@@ -76,8 +84,7 @@ def schedule_command(
         f"simulated without communication: {timeline.makespan_s:g} s, {timeline.seconds_per_minibatch():g} s per "
         f"minibatch in the long run, idle {timeline.bubble():.1%}"
     )
-    if out is not None:
-        _write_schedule(out, text, timeline)
+    return timeline
 
 
 def _check_used(

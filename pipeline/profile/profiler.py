@@ -152,14 +152,21 @@ def _plain_step(model: nn.Module, inputs: Sequence[Any], loss: Loss, device: tor
     clock.finish()
     start = clock.stamp()
     value = loss(model(*inputs))
-    if value.grad_fn is None:
-        raise ProfileError(
-            "the loss does not depend on anything that needs a gradient: no backward to profile"
-        )
+    _check_loss(value)
     value.backward()
     end = clock.stamp()
     clock.finish()
     return clock.seconds(start, end)
+
+
+def _check_loss(value: object) -> None:
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        found = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ProfileError(f"the loss must be one number, found {found}")
+    if value.grad_fn is None:
+        raise ProfileError(
+            "the loss does not depend on anything that needs a gradient: no backward to profile"
+        )
 
 
 @dataclass
@@ -332,10 +339,6 @@ def _profiled_step(model: nn.Module, inputs: Sequence[Any], loss: Loss, device: 
         watch.resumed = clock.stamp()
         value = loss(model(*inputs))
         watch.finish(value)
-    if value.grad_fn is None:
-        raise ProfileError(
-            "the loss does not depend on anything that needs a gradient: no backward to profile"
-        )
     begin = clock.stamp()
     value.backward()
     end = clock.stamp()

@@ -58,6 +58,8 @@ def _from_file(path: Path) -> Any:
 
 def _by_name(name: str) -> Any:
     _look_in(Path.cwd())
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise LoadError(f"{name!r} is no name of a module; expected package.file:function")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -20,6 +20,14 @@ def make():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)), (torch.randn(4, 8),)
 def nothing():
     return 3
+def bare():
+    return torch.nn.Linear(8, 2), torch.randn(4, 8)
+def number():
+    return 3, (torch.randn(4, 8),)
+def vector():
+    return torch.nn.Linear(8, 2), (torch.randn(4, 8),), lambda output: output
+def constant():
+    return torch.nn.Linear(8, 2), (torch.randn(4, 8),), lambda output: 3.0
 """
 
 
@@ -140,6 +148,14 @@ def test_every_shipped_file_loads(path: Path) -> None:
         (("profile", "nowhere.module:f"), "cannot be imported"),
         (("profile", "F:nope"), "no function"),
         (("profile", "F:nothing"), "must return"),
+        (("profile", "F:bare"), "its inputs in a tuple, found Linear and Tensor"),
+        (("profile", "F:number"), "its inputs in a tuple, found int and tuple"),
+        (("profile", "F:vector"), "the loss must be one number, found shape (4, 2)"),
+        (("profile", "F:constant"), "the loss must be one number, found float"),
+        (("profile", ":make"), "no name of a module"),
+        (("profile", ".models:make"), "no name of a module"),
+        (("profile", "F:make", "--repeats", "1", "--out", "/"), "/ is a folder"),
+        (("profile", "F:make", "--repeats", "1", "--out", "/proc/p.json"), "/proc/p.json cannot be written"),
         (("profile", "F:make", "--device", "cuda:77"), "cannot be used"),
         (("size", "nowhere.yaml"), "cannot be read"),
     ],

@@ -83,6 +83,7 @@ def test_processes_have_the_bits_of_one_that_replays_them(
         ("epoch=3", "epoch is for modes stash and none"),
         ("memory=0.5KB", "alone needs"),
         ("plan=nowhere.txt", "nowhere.txt cannot be read"),
+        ("replicas=[2,", "--set replicas: '[2,' is not YAML"),
         ("optimizer={kind: Fast}", "torch.optim has no optimizer 'Fast'"),
         ("optimizer={kind: SGD, rate: 1}", "SGD does not take"),
         ("training=tests.pipeline.run.training:nothing", "has no function 'nothing'"),
@@ -98,6 +99,16 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for other in (["--set", "minibatches=1"], ["--profile", config]):
+        assert run("run", "--sequential", "--replay", tmp_path, *other, "--out", tmp_path / "run") == 2
+        assert "a replay is the run as it was" in capsys.readouterr().err
+    assert run("run", config, "--out", config) == 2
+    assert "cannot be made" in capsys.readouterr().err
 
 
 def test_a_plan_or_profile_of_something_else_is_refused(
