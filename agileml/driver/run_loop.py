@@ -86,7 +86,6 @@ class RunLoop:
         self._trace = Trace(self._wall_start_s)
         self._work = WorkTable()
         self._failures = 0
-        self._has_lost = False  # events, on a full disk
 
     def run(self) -> Finished:
         """Train until the result is durable; after a signal to stop that is the next cut. Raises RunError."""
@@ -270,9 +269,6 @@ class RunLoop:
             spent_usd,
         )
         self._progress.show(snapshot)
-        if self._folder.events.lost and not self._has_lost:
-            self._has_lost = True
-            self._progress.say(f"{self._folder.events.path}: the disk is full, events are left out")
         if time.monotonic() >= self._bytes_due_s:
             self._bytes_due_s = time.monotonic() + BYTES_S
             self._folder.events.write(Standing(**vars(snapshot)))
