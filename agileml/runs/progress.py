@@ -198,7 +198,8 @@ class Progress:
             self._live.update(panel(snapshot, self._rate.clocks_per_s, self._losses.bars()))
         elif self._is_news(snapshot) or now_s - self._said_s >= self._every_s:
             self._said, self._said_s = snapshot, now_s
-            self._console.print(line(snapshot, self._rate.clocks_per_s), highlight=False, soft_wrap=True)
+            text = line(snapshot, self._rate.clocks_per_s)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _is_news(self, snapshot: Snapshot) -> bool:
         said = self._said

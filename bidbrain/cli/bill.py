@@ -55,7 +55,7 @@ def bill(
     if not as_json:
         console.print(table)
     for sentence in shown[:MOST_SHOWN]:
-        console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if len(shown) > MOST_SHOWN:
         console.print(f"... and {len(shown) - MOST_SHOWN} more")
     if shown:

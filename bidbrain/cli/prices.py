@@ -107,12 +107,12 @@ def show(
     if not as_json:
         console.print(table)
     for note in _notes(chosen, known, others):
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
         from bidbrain.report.markets import plot_prices
 
         with writing(out):
-            console.print(str(plot_prices(chosen, known, span, out)), highlight=False)
+            console.print(str(plot_prices(chosen, known, span, out)), highlight=False, markup=False)
 
 
 def _on_demand_prices(history: History, own: Mapping[str, int], at_s: int) -> dict[str, int]:

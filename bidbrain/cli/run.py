@@ -146,13 +146,13 @@ def run_plan(
     results = simulate_all(plan.experiment, settings)
     rows = [summarise(result, settings.seed) for result in results]
     write_tables(folder, rows, compare(results, settings.seed))
-    console.print(title(plan.experiment), soft_wrap=True, highlight=False)
+    console.print(title(plan.experiment), soft_wrap=True, highlight=False, markup=False)
     show_rows(rows, "all on-demand = 1", console, {} if as_json else None)
     say_unfinished(rows, console)
     write_books(plan.experiment, results, settings.ledger, folder, "", console)
     from bidbrain.cli.draw import draw  # loads matplotlib
 
-    console.print(f"{draw(plan, results, rows, settings, folder)}")
+    console.print(f"{draw(plan, results, rows, settings, folder)}", markup=False)
 
 
 @contextmanager
@@ -209,12 +209,13 @@ def say_unfinished(rows: Sequence[Row], console: Console) -> None:
                 " the history does; means are over the others",
                 soft_wrap=True,
                 highlight=False,
+                markup=False,
             )
 
 
 def say_notes(notes: Sequence[str], console: Console) -> None:
     for note in notes:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+        console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
 
 
 def write_books(
@@ -235,7 +236,7 @@ def write_books(
         priced = folder / f"prices{which}.csv"
         write_rows(priced, rows_of(experiment.setting.history))
         prices = f" (their prices: {priced})"
-    console.print(f"{ledger}: {count} jobs{prices}", soft_wrap=True, highlight=False)
+    console.print(f"{ledger}: {count} jobs{prices}", soft_wrap=True, highlight=False, markup=False)
 
 
 def ledgers_of(experiment: Experiment, results: Sequence[Result], count: int) -> Iterator[Ledger]:
@@ -269,7 +270,7 @@ def run_sweep(
         write_sweep(folder, key, values, tables)
         write_books(experiment, results, settings.ledger, folder, f"-{key}-{value:g}", console)
         show_rows(rows, f"{key} = {value:g}", console, {key: value} if as_json else None)
-    console.print(f"{plot_sweep(key, values, tables, folder / f'sweep_{key}.png')}")
+    console.print(f"{plot_sweep(key, values, tables, folder / f'sweep_{key}.png')}", markup=False)
 
 
 def write_sweep(folder: Path, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]) -> None:

@@ -98,7 +98,7 @@ def _simulate(config: StragglerConfig, folder: Path, *, as_json: bool) -> None:
         write_report(folder, config, rows)
     except OSError as error:
         raise typer.BadParameter(f"--out {folder} cannot be written: {error.strerror}") from error
-    console.print(f"{folder}/figure.png, summary.json, runs.csv", highlight=False)
+    console.print(f"{folder}/figure.png, summary.json, runs.csv", highlight=False, markup=False)
 
 
 def _rows(config: StragglerConfig, console: Console) -> list[tuple[str, Row]]:

@@ -271,6 +271,17 @@ def test_plain_lines_come_at_changes_and_every_few_seconds(capsys: pytest.Captur
     )
 
 
+@pytest.mark.parametrize("note", ["waits for [m0, m1]", "decided: [/data/x] [b]"])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_brackets_are_shown_as_they_are(note: str, is_terminal: bool) -> None:
+    from rich.console import Console
+
+    out = StringIO()
+    with Progress(10, console=Console(file=out, force_terminal=is_terminal, width=200)) as progress:
+        progress.show(Snapshot(1, 10, 0.5, 1, 1, 2, note))
+    assert note in out.getvalue()
+
+
 def test_a_terminal_shows_one_live_block() -> None:
     from rich.console import Console
 

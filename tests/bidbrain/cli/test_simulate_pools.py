@@ -22,6 +22,17 @@ def test_pools_from_the_command_line(capsys, tmp_path: Path) -> None:
     assert proteus(capsys, "bill", ledger, "--history", prices)[0] == 0
 
 
+def test_a_folder_with_brackets_in_its_name_is_shown_as_it_is(capsys, tmp_path: Path) -> None:
+    trace, out = tmp_path / "pool.json", tmp_path / "runs[a]"
+    trace.write_text(json.dumps({"metadata": {"gap_seconds": 300}, "data": ([16] * 30 + [4] * 10) * 30}))
+    options = ("--availability", trace, "--out", out, "--job-hours", 2, "--starts", 2, "--ledger", 2)
+    code, text, _ = proteus(capsys, "simulate", *options)
+    assert code == 0
+    printed = "".join(text.split())
+    assert f"{out}/ledger.jsonl:" in printed
+    assert f"{out}/report.html" in printed
+
+
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_jobs_of_which_none_ends_have_a_page_too(capsys, tmp_path: Path) -> None:
     trace = tmp_path / "pool.json"
