@@ -145,7 +145,10 @@ def show_forecast(found: Forecast) -> str:
         f"Expect {found.evictions:.2g} evictions, by AWS' bands in the package; the cost has none of them.",
     ]
     if found.finished < found.starts:
-        lines.append(f"{found.starts - found.finished} of them did not finish within the recording.")
+        unfinished = found.starts - found.finished
+        lines.append(
+            f"{unfinished} of them did not finish within the recording; all figures are of the others."
+        )
     for hole in found.holes:
         lines.append(f"The recording has a hole {hole} ({hole.seconds / 3600:.0f} h): no job starts in it.")
     lines += [f"{note}." for note in found.gone]

@@ -37,8 +37,9 @@ class PoolShare:
 class Forecast:
     """Jobs from several starts. Money in micro-dollars per job, without the head, disks and addresses.
 
-    evictions: expected per job. reason: of the first decision of the last job. holes: of the recording; no job starts
-    in one. gone: a sentence for each pool whose recording ends early.
+    starts: all of them; costs, hours, evictions and pools are of those that finished. evictions: expected per job.
+    reason: of the first decision of the last job. holes: of the recording; no job starts in one. gone: a sentence for
+    each pool whose recording ends early.
     """
 
     window: Interval
@@ -56,7 +57,8 @@ class Forecast:
 
 
 def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
-    """Play the setting's job with a scheme on recorded prices. Raises ValueError if the recording is too short."""
+    """Play the setting's job with a scheme on recorded prices. Raises ValueError if the recording is too short: no job
+    can start in it, or none finishes."""
     listings = tuple(each for each in setting.listings if each.market in history.steps)
     window = history.window
     before = Interval(window.start_s, window.start_s)  # nothing to learn from prices: they evict nothing
@@ -75,14 +77,17 @@ def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
     entries: list[Entry] = []
     for start_s in starts:
         outcome, ledger = simulate(own, scheme.name, scheme.make(own, start_s), start_s, scheme.reliable)
-        outcomes.append(outcome)
-        entries.extend(ledger.entries)
+        if outcome.finished:  # what another has cost until the recording ended is no job's cost
+            outcomes.append(outcome)
+            entries.extend(ledger.entries)
+    if not outcomes:
+        raise ValueError(f"none of {len(starts)} jobs finishes within it")
     costs = np.array([each.micro_usd for each in outcomes], np.float64)
     pools = _pools(own, entries, len(outcomes))
     return Forecast(
         Interval(min(starts), max(starts) + round(3600 * own.job.hours)),
+        len(starts),
         len(outcomes),
-        sum(each.finished for each in outcomes),
         float(costs.mean()),
         float(np.percentile(costs, 10)),
         float(np.percentile(costs, 90)),
