@@ -6,6 +6,7 @@ import hmac
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,8 @@ from agileml.runs.report.page import page
 
 LOOPBACK = "127.0.0.1"
 EVERY_S = 1.0  # between two looks at the run
+MOST_BUSY = 0.1  # share of the time in which the server looks, where a look takes long
+LONGEST_S = 15.0  # between two looks that take longer than that
 QUIET_S = 15.0  # after which a connection without news gets a sign of life
 HEADERS = {
     "Cache-Control": "no-store",
@@ -25,6 +28,12 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
+
+
+def pause_s(every_s: float, took_s: float) -> float:
+    """The time until the next look, after one that took so long: that at a job reads all that it has printed, which
+    after days are many MB."""
+    return max(every_s, min(LONGEST_S, took_s * (1 / MOST_BUSY - 1)))
 
 
 class PageServer:
@@ -75,13 +84,14 @@ class PageServer:
     def _follow(self) -> None:
         try:
             while not self.ended.is_set():
+                began_s = time.monotonic()
                 view = self.view()
                 if view["version"] != self._version:
                     data = json.dumps(view, allow_nan=False).encode()
                     with self._news:
                         self._data, self._version = data, view["version"]
                         self._news.notify_all()
-                self.ended.wait(self._every_s)
+                self.ended.wait(pause_s(self._every_s, time.monotonic() - began_s))
         except Exception as error:  # for `wait`: no page stands still for a reason that nobody is told
             self._error = error
             self.ended.set()

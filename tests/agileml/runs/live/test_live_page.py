@@ -14,6 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agileml.cli import main
 from agileml.cluster.errors import ClusterError
@@ -39,7 +41,7 @@ from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, read_events
 from agileml.runs.folder import SUMMARY
 from agileml.runs.live.metrics import openmetrics
-from agileml.runs.live.server import PageServer
+from agileml.runs.live.server import LONGEST_S, MOST_BUSY, PageServer, pause_s
 from agileml.runs.live.sources import GrowingLog, RunPage, of_job
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Snapshot, line
@@ -124,6 +126,14 @@ def test_a_loss_that_is_no_number_does_not_stop_the_page_of_a_job() -> None:
     said = [line(Snapshot(clock, 100, loss, 2, 1, 3), 2.0) for clock, loss in ((1, math.nan), (2, -math.inf))]
     look = of_job("job-1", lambda: "\n".join(said), lambda: "RUNNING")
     assert page(look()) and look()["now"]["loss"] is None and look()["now"]["clock"] == 2
+
+
+@given(st.floats(0.01, 5.0), st.floats(0.0, 60.0))
+def test_looks_that_take_long_are_few(every_s: float, took_s: float) -> None:
+    wait_s = pause_s(every_s, took_s)
+    assert every_s <= wait_s <= max(every_s, LONGEST_S)
+    assert took_s / (took_s + wait_s) <= MOST_BUSY + 1e-9 or wait_s == LONGEST_S
+    assert wait_s == every_s or took_s * 9 >= every_s
 
 
 def test_the_server_ends_with_the_error_of_a_view_that_cannot_be_made() -> None:
