@@ -12,7 +12,7 @@ from agileml.core.protocol.commands import Finished
 from agileml.errors import RunError
 from agileml.events.run import RunFailed, Warned
 from agileml.runs.event_log import read_events
-from agileml.runs.folder import MODEL, RunFolder
+from agileml.runs.folder import MODEL, RunFolder, StorageError
 from agileml.runs.report.page import build_report
 from agileml.runs.summary import summarize
 
@@ -41,7 +41,7 @@ def write_last_good(
 ) -> RunError:
     """Write the last committed cut, if there is one, in the form that `as_model` gives it.
 
-    Returns the error, with a sentence that names the file. Raises StorageError.
+    Returns the error, with a sentence that names the file, or says why there is none.
     """
     try:
         halted = machines.state().halted
@@ -52,15 +52,23 @@ def write_last_good(
     except Exception as problem:  # the machines may be gone as well; the first failure counts
         folder.events.write(Warned(f"the last cut could not be read: {problem}"))
         return error
-    clock = kept.clock
-    digest = folder.write_model(tables, as_model(tables))
+    clock, where = kept.clock, folder.path / MODEL
+    try:
+        digest = folder.write_model(tables, as_model(tables))
+    except StorageError as problem:
+        return RunError(
+            f"{error}; the last good cut, of clock {clock}, could not be kept: {problem}", error.trace
+        )
     folder.events.write(RunFailed(str(error), clock))
+    told = f"{error}; the last good cut, of clock {clock}, is {where}"
     events = read_events(folder.events.path)
     summary: dict[str, Any] = summarize(
         events, config, params_sha256=digest, metrics={}, split={}, versions=versions
     )
     summary |= {"failed": str(error), "model_clock": clock}
-    folder.write_summary(summary)
-    folder.write_report(build_report(dump(config), events, summary))
-    where = folder.path / MODEL
-    return RunError(f"{error}; the last good cut, of clock {clock}, is {where}", error.trace)
+    try:
+        folder.write_summary(summary)
+        folder.write_report(build_report(dump(config), events, summary))
+    except StorageError as problem:
+        told = f"{told}; {problem}"
+    return RunError(told, error.trace)

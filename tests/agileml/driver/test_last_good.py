@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +18,13 @@ from agileml.application import Application, Array, Settings, Table, Unit, Updat
 from agileml.config.job import JobConfig, from_values
 from agileml.core.node.shard.dirty_rows import is_finite
 from agileml.core.parameters.layout import Layout
-from agileml.core.protocol.commands import Finished
+from agileml.core.protocol.commands import Finished, Halt, HaltKind
 from agileml.core.protocol.messages import Cut
 from agileml.driver.last_good import write_last_good
 from agileml.errors import RunError
 from agileml.events.run import CutCommitted, RunFailed, RunStarted
 from agileml.events.schema import events_of
+from agileml.net.events import Address
 from agileml.process.head import HeadState
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
@@ -129,6 +131,34 @@ def test_the_last_good_cut_is_left(what: str, tmp_path: Path) -> None:
     assert [failed.clock for failed in events_of(read_events(folder.events.path), RunFailed)] == [kept.clock]
     assert ran.halted.reason in (folder.path / "report.html").read_text().replace("&#39;", "'")
     assert read_status(folder.path).state is State.BROKEN
+
+
+class Kept:
+    """Machines whose last cut is that of clock 7."""
+
+    def state(self) -> HeadState:
+        halt = Halt(HaltKind.BROKEN, "it diverged", kept=Finished(7, ("m0",)))
+        nowhere = Address("head", "", "", "", 0)
+        return HeadState(nowhere, 0, (), 9, 1, 1, 0, {}, {}, (), (), 0, None, None, halt)
+
+    def result(self, finished: Finished) -> list[tuple[Array, ...]]:
+        layout = Layout(TABLES, 1)
+        return [layout.blocks({t.name: np.ones((t.rows, t.columns), t.dtype) for t in TABLES}, 0)]
+
+
+@pytest.mark.parametrize(("most_bytes", "file"), [(400, "model.safetensors"), (4000, "report.html")])
+def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path, most_bytes: int, file: str) -> None:
+    folder = RunFolder.create(tmp_path / "run", "test")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        told = write_last_good(RunError("it diverged"), Kept(), Layout(TABLES, 1), folder, config(), {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    folder.events.close()
+    assert str(told).startswith("it diverged; the last good cut, of clock 7, ")
+    assert f"/{file} could not be written: " in str(told)
+    assert (folder.path / "model.safetensors").exists() is (file != "model.safetensors")
 
 
 def test_without_a_cut_there_is_only_the_sentence(tmp_path: Path) -> None:
