@@ -10,11 +10,19 @@ from agileml.core.protocol.messages import Failure
 from agileml.events.terms import Task
 from straggler.coverage import union
 
+MOST_CHARACTERS = 100_000  # of a sentence or a trace: an exception may print the whole batch
+
 ComputeJob = Begin | Compute | LoadSlices
 
 
 def told(error: BaseException) -> tuple[str, str]:
-    """The sentence for an exception while computing, and the traceback where it helps."""
+    """The sentence for an exception while computing, and the traceback where it helps, both as they can travel: of
+    bounded length, and with escapes for what is no text, as in the name of a file in another encoding."""
+    problem, trace = (text.encode("utf-8", "backslashreplace").decode() for text in _told(error))
+    return problem[:MOST_CHARACTERS], trace[-MOST_CHARACTERS:]
+
+
+def _told(error: BaseException) -> tuple[str, str]:
     if isinstance(error, UnitError):
         return f"{error.place}: {error.problem}", error.trace
     if isinstance(error, InputError | MemoryError):

@@ -106,6 +106,22 @@ def test_leaving_is_a_failure_as_well_and_no_hang(method: str, how: BaseExceptio
     assert "raise self.how" in ran.halted.trace
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("cannot read caf\udce9.jpg", r"cannot read caf\udce9.jpg"),
+        ("bad batch " + "7, " * (6 << 20), "bad batch 7, 7,"),
+    ],
+    ids=["no utf-8", "18 MB"],
+)
+def test_what_cannot_travel_as_it_is_is_told_all_the_same(said: str, shown: str, tmp_path: Path) -> None:
+    ran = Rig(JOB, tmp_path, failing("process", RuntimeError(said))).finish()
+    assert ran.halted is not None
+    assert ran.halted.kind is HaltKind.USER_CODE
+    assert shown in ran.halted.reason
+    assert len(ran.halted.reason) < 200_000
+
+
 def test_the_command_says_it_in_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
