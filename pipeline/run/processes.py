@@ -26,10 +26,10 @@ from pipeline.run.job import Job, StageShape
 from pipeline.run.links import Traffic
 from pipeline.run.memory import MemoryMeter
 from pipeline.run.result import report_of, write_report
-from pipeline.run.routes import Route, routes, slots
+from pipeline.run.routes import Route, most_used, routes, slots
 from pipeline.run.sequential import ends_of
 from pipeline.run.shape_text import parse_shape, shape_text
-from pipeline.run.shared_memory import SharedReceiver, SharedSender
+from pipeline.run.shared_memory import SharedReceiver, SharedSender, slot_bytes
 from pipeline.run.tensor_files import write_tensors
 from pipeline.schedule.rules import update_members
 from pipeline.schedule.versions import Trace
@@ -49,7 +49,7 @@ def run_processes(job: Job, shape: StageShape, folder: Path) -> None:
     Raises RunError when a worker fails: the sentence names it and its log.
     """
     save_start(job, shape, folder)
-    with _private_folder() as links:
+    with private_folder(messages_bytes(job, shape)) as links:
         starter = _start(folder, links, sum(shape.replicas))
         try:
             _wait(starter, folder, links, sum(shape.replicas))
@@ -122,11 +122,22 @@ def facts_of(job: Job, traced: Trace, codes: Sequence[StageCode]) -> Callable[[R
     return found
 
 
+def messages_bytes(job: Job, shape: StageShape) -> int:
+    """The memory that the messages between the workers of a run take, at most."""
+    traced = job.schedule(shape)
+    facts = facts_of(job, traced, job.codes(shape))
+    return sum(
+        slot_bytes(facts(route)) * most_used(traced.schedule, route) for route in routes(traced.schedule)
+    )
+
+
 @contextlib.contextmanager
-def _private_folder() -> Iterator[Path]:
-    """A folder in memory, where there is one, that only this user can enter."""
+def private_folder(size_bytes: int) -> Iterator[Path]:
+    """A folder that only this user can enter: in memory where that has so much room, since a process that writes to
+    memory that is not there is killed, else among temporary files."""
     shared = Path("/dev/shm")
-    base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    is_roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= size_bytes
+    base = shared if is_roomy else Path(tempfile.gettempdir())
     folder = base / f"proteus-{os.getpid()}-{secrets.token_hex(4)}"
     folder.mkdir(mode=0o700)
     try:

@@ -36,6 +36,14 @@ def routes(schedule: Schedule) -> list[Route]:
     return sorted(found)
 
 
+def most_used(schedule: Schedule, route: Route) -> int:
+    """Messages of a route that are on their way or in use at a time: of the stage in front, as many as it has in
+    flight, and one that is just being written; of sums those of the rounds that replicas are apart."""
+    if route.traffic is Traffic.SUMS:
+        return 3
+    return schedule.in_flight[schedule.stage_of(min(route.source, route.target))] + 1
+
+
 def slots(schedule: Schedule) -> int:
     """Messages of one route that may be on their way or in use at a time."""
     return 2 * schedule.in_flight[0] * schedule.replicas[0] + 2

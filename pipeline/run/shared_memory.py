@@ -29,17 +29,26 @@ _SPIN_S = 50e-6
 _CONNECT_S = 300.0  # a worker that dies ends the run at once: this is for one that starts on a busy host
 
 
+def slot_bytes(facts: Sequence[Fact]) -> int:
+    """Bytes of one message of such tensors, with its head."""
+    return _head_bytes(facts) + sum(_round_up(fact.size_bytes) for fact in facts)
+
+
+def _head_bytes(facts: Sequence[Fact]) -> int:
+    return _round_up(8 * len(facts) * (1 + _MOST_DIMENSIONS) + 8)
+
+
 class _Memory:
     """Slots for messages of known tensors. Each has a state, and for each tensor whether it is there and strides."""
 
     def __init__(self, path: Path, facts: Sequence[Fact], slots: int, *, make: bool) -> None:
         self.facts, self.slots = list(facts), slots
-        self._head_bytes = _round_up(8 * len(self.facts) * (1 + _MOST_DIMENSIONS) + 8)
+        self._head_bytes = _head_bytes(self.facts)
         offset, self._offsets = self._head_bytes, []
         for fact in self.facts:
             self._offsets.append(offset)
             offset += _round_up(fact.size_bytes)
-        self.slot_bytes = offset
+        self.slot_bytes = slot_bytes(self.facts)
         size = max(self.slot_bytes * slots, _LINE)
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if make else 0)
         file = os.open(path, flags, 0o600)

@@ -15,7 +15,7 @@ import torch
 
 from pipeline.run.config import PipelineConfig, RunError
 from pipeline.run.job import Job, StageShape
-from pipeline.run.processes import run_processes
+from pipeline.run.processes import messages_bytes, private_folder, run_processes
 from pipeline.run.result import minibatch_losses, read_report
 from pipeline.run.sequential import run_sequential
 from pipeline.run.tensor_files import digest, read_tensors
@@ -64,6 +64,23 @@ def test_processes_have_the_bits_of_one(
     apart, alone, minibatches = both(job, replicas, tmp_path)
     assert apart == alone
     assert minibatches == job.config.minibatches
+
+
+def test_messages_lie_where_there_is_room_for_them() -> None:
+    job = a_job("mlp")
+    count = len(job.traced.layers)
+    one, two = (StageShape((2, count)[-n:], (1,) * n, (False,) * n) for n in (1, 2))
+    assert messages_bytes(job, one) == 0
+    size = messages_bytes(job, two)
+    activations = sum(fact.size_bytes for fact in job.codes(two)[0].outgoing)
+    assert 2 * 3 * activations < size < 2 * 3 * (activations + 4096)  # both ways, two in flight and one more
+    shared = Path("/dev/shm")
+    with private_folder(size) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert folder.parent == shared or not os.access(shared, os.W_OK)
+    with private_folder(1 << 60) as folder:
+        assert folder.parent != shared
+    assert not folder.exists()
 
 
 def test_a_worker_that_fails_is_named_and_the_others_end(tmp_path: Path) -> None:
