@@ -54,11 +54,13 @@ def plan_training(
     changes: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Choose the stages for the config's workers on this host."""
+    from pipeline.run.config import check_open
     from pipeline.run.planning import plan_of
 
     check_out(out)
     with _Sentences():
         job = _job(config, changes)
+        check_open(job.config)
         plan = plan_of(job, _measured(job, profile))
         print(plan.explain())
         print(plan.table())

@@ -110,6 +110,14 @@ class PipelineConfig(_Strict):
         return self.microbatches if self.mode is Mode.FLUSH else 1
 
 
+def check_open(config: PipelineConfig) -> None:
+    """Raises RunError for a config that leaves nothing to the planner."""
+    for key in ("plan", "stages", "replicas"):
+        if (value := getattr(config, key)) not in (None, "auto"):
+            found = list(value) if isinstance(value, tuple) else value
+            raise RunError(f"{key} is {found}: leave that key out for a plan by the planner")
+
+
 def read_config(path: Path, changes: dict[str, Any] | None = None) -> PipelineConfig:
     """The config of a YAML file, with some keys changed. Raises RunError, whose sentence names file and key."""
     try:

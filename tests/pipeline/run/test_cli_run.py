@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,14 @@ def test_bad_input_is_one_sentence(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("changes", ["stages=3", "replicas=[2,1]", "plan=p.txt"])
+def test_a_config_that_says_its_stages_leaves_nothing_to_plan(
+    changes: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", config, "--set", changes) == 2
+    assert "leave that key out for a plan by the planner" in capsys.readouterr().err
+
+
 def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,8 +136,12 @@ def test_a_plan_or_profile_of_something_else_is_refused(
     ):
         assert run("run", config, *changes, "--out", tmp_path / "run") == 2
         assert words in capsys.readouterr().err
-    from dataclasses import replace
-
+    wide = parse_plan(plan.read_text())
+    wide = replace(wide, stages=(replace(wide.stages[0], devices=(0, 1, 2)), *wide.stages[1:]))
+    (tmp_path / "wide.txt").write_text(wide.to_text())
+    for_two = ["--set", f"plan={tmp_path / 'wide.txt'}", "--set", "workers=2"]
+    assert run("run", config, *for_two, "--out", tmp_path / "run") == 2
+    assert f"is a plan for {wide.workers} workers, and workers is 2" in capsys.readouterr().err
     write(replace(read(profile), device="NVIDIA H200"), profile)
     assert run("run", config, "--profile", profile, "--out", tmp_path / "run") == 2
     assert "was taken on 'NVIDIA H200'" in capsys.readouterr().err
