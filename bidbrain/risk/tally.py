@@ -6,15 +6,18 @@ Tallies only ever add up: those of several jobs are merged by adding, so writers
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from bidbrain.history.prices import Market
 from bidbrain.money import HOUR_S
 
 AGE_EDGES_H = (1.0, 4.0, 12.0)  # since launch: the first hour, up to 4 h, up to 12 h, older
 AGES = len(AGE_EDGES_H) + 1
+LAST_S = 253_402_300_799  # the end of the year 9999
 SAME_EVENT_S = 120  # losses of one pool so close to each other are one event
 
 
@@ -98,10 +101,13 @@ class Tally:
                 seen = [float(figure) for figure in line["seen"]]
                 ages = [[float(hours), float(lost)] for hours, lost in line["by_age"]]
                 node_h, lost, events, extra, beside, granted, refused = seen
-                if len(ages) != AGES or min(*seen, *map(min, ages)) < 0:
-                    raise ValueError("figures that are too few, too many, or below 0")
+                if len(ages) != AGES or not all(0 <= each < math.inf for each in chain(seen, *ages)):
+                    raise ValueError("figures that are too few, too many, below 0, or none")
+                hour_s = line["hour_s"]
+                if not isinstance(hour_s, int) or not 0 <= hour_s <= LAST_S:
+                    raise ValueError(f"an hour of {hour_s}")
                 cell = Cell(node_h, lost, events, extra, beside, granted, refused, ages)
-                tally.at(Market.parse(line["pool"]), int(line["hour_s"])).add(cell)
+                tally.at(Market.parse(line["pool"]), hour_s).add(cell)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise TallyError(f"{name} line {number}: not a line of a risk file ({error})") from None
         return tally

@@ -92,6 +92,9 @@ def test_losses_close_together_are_one_event() -> None:
         "[]",
         '{"pool": "c5@a"}',
         '{"pool": "c5@a", "hour_s": 0, "seen": [-1,0,0,0,0,0,0], "by_age": []}',
+        '{"pool": "c5@a", "hour_s": 0, "seen": [NaN,0,0,0,0,0,0], "by_age": [[0,0],[0,0],[0,0],[0,0]]}',
+        '{"pool": "c5@a", "hour_s": 0, "seen": [0,0,0,0,0,0,0], "by_age": [[0,1e999],[0,0],[0,0],[0,0]]}',
+        '{"pool": "c5@a", "hour_s": 1e999, "seen": [0,0,0,0,0,0,0], "by_age": [[0,0],[0,0],[0,0],[0,0]]}',
     ],
 )
 def test_a_line_that_is_none_is_named(line: str) -> None:
