@@ -6,6 +6,7 @@ Begin with `run.py`. A command reads options, calls the package and prints; heav
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from typing import Annotated
@@ -68,6 +69,8 @@ def _sentence(error: TyperException) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # no name or sign may end a run that is done
     try:
         status = app(args=arguments, standalone_mode=False)
     except TyperException as error:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from agileml.cli import main
+from agileml.runs.event_log import EventLog
 from tests.agileml.cli.called import proteus
 from tests.agileml.runs.model_file import model_sha256
 
@@ -112,6 +113,20 @@ def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_left(
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_what_the_terminal_cannot_show_ends_no_command(tmp_path: Path, encoding: str) -> None:
+    """A run's folder has the name of its config, which may be in another encoding than the terminal's."""
+    folder = tmp_path / os.fsdecode("Läufe".encode("latin-1"))
+    folder.mkdir()
+    EventLog(folder / "events.jsonl").close()
+    (folder / "config.yaml").write_text("clocks: 4\n")
+    command = [sys.executable, "-c", "from agileml.cli import main; main()", "report", str(folder)]
+    environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.rstrip().endswith(b"ufe/report.html")
 
 
 LONG = "x" * 300  # longer than a name may be: the system refuses to look whether it is there
