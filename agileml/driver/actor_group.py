@@ -165,8 +165,8 @@ class ActorGroup:
                 actor.handle.meet.remote(self._head_address)
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
-            self._head.register.remote(actor.address, actor.up)
-            self._report_replaced(actor.name)
+            # In one call: the order in which two reach the controller is left to the threads of its process.
+            self._head.register.remote(actor.address, actor.up, self._ended.settled(actor.name))
             self.failures.machine_lives(actor.node.node_id)
             nodes.append(actor.node.node_id)
         return nodes
@@ -308,14 +308,14 @@ class ActorGroup:
             except ray.exceptions.RayTaskError as error:
                 raise begin_error("the controller cannot start again", error) from error
         self._head_address = address
-        for actor in self._actors.values():
-            if actor.address is None:
-                continue
-            if self._ended.is_told(actor.name):
-                self._head.register_gone.remote(actor.up, Loss.GONE_BEFORE)
-            elif actor.name not in self._ended:
+        were_up = [actor for actor in self._actors.values() if actor.address is not None]
+        for actor in were_up:
+            if actor.name not in self._ended:
                 self._head.register.remote(actor.address, actor.up)
                 actor.handle.meet.remote(self._head_address)
+        for actor in were_up:
+            if self._ended.is_told(actor.name):
+                self._head.register_gone.remote(actor.up, Loss.GONE_BEFORE)
         for notice in self._notices.values():
             if notice.node not in self._ended:
                 self._head.tell.remote(notice)

@@ -143,10 +143,10 @@ class HeadActor:
                 self._head = head
         return self._head.address
 
-    def register(self, address: Address, up: NodeUp) -> None:
-        """Connect the controller to a machine that is up at this address."""
+    def register(self, address: Address, up: NodeUp, replaced: NodeUp | None = None) -> None:
+        """Connect the controller to a machine that is up at this address, perhaps in the place of one that died."""
         if self._head is not None:
-            self._head.register(address, up)
+            self._head.register(address, up, replaced)
 
     def register_gone(self, up: NodeUp, loss: Loss) -> None:
         """Tell the controller of a machine that went, perhaps before it took over."""

@@ -173,13 +173,19 @@ class Head:
             self._thread.join(timeout=2.0)
         self._manifest_writer.finish(1.5)  # our caller waits for 2 s
 
-    def register(self, address: Address, up: NodeUp) -> None:
-        """Connect to a machine whose process is up at this address, and tell the controller."""
+    def register(self, address: Address, up: NodeUp, replaced: NodeUp | None = None) -> None:
+        """Connect to a machine whose process is up at this address, and tell the controller.
+
+        replaced: the reliable machine in whose place it came, of whose death the controller hears now. Not in a call of
+        its own, which may come first: with neither of them the controller would end the run.
+        """
 
         def meet() -> None:
             self._addresses[address.name] = address
             self._transport.connect(address)
             self._handle(up)
+            if replaced is not None:
+                self._note_gone(replaced, Loss.PROCESS_DIED)
             self._introduce(self._connected, address)
 
         self._call(meet)
@@ -190,14 +196,14 @@ class Head:
         Of one that it does not know it must hear if the durable view names it. Others may have left in order.
         """
 
-        def note() -> None:
-            view = self._controller.view
-            if view is not None and up.node in view.member_set:
-                self._handle(up)
-            self._forget(up.node)
-            self._handle(NodeDown(up.node, loss))
+        self._call(lambda: self._note_gone(up, loss))
 
-        self._call(note)
+    def _note_gone(self, up: NodeUp, loss: Loss) -> None:
+        view = self._controller.view
+        if view is not None and up.node in view.member_set:
+            self._handle(up)
+        self._forget(up.node)
+        self._handle(NodeDown(up.node, loss))
 
     def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller, such as a preemption notice, an admission or the loss of a machine."""

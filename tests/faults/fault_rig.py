@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ class FaultRig(Rig):
         self.killed.add(name)
         self.machines[name].stop()
         self.head.tell(NodeDown(name, Loss.PROCESS_DIED))
+
+    def replace(self, dead: str) -> None:
+        """Another machine comes in the place of one whose process died."""
+        machine = self.begin(self._ups[dead].tier)
+        self._ups[machine.name] = up = replace(self._ups[dead], node=machine.name)
+        self.head.register(machine.address, up, self._ups[dead])
 
     def ask_to_stop(self) -> None:
         """The run ends with its next cut; a repeat does nothing."""

@@ -167,6 +167,8 @@ class RayRig:
         found: list[tuple[Any, ...]] = []
         for method, *arguments in self.head.calls:
             match method:
+                case "register" if len(arguments) > 2 and arguments[2] is not None:
+                    found.append(("up", arguments[1].node, "in place of", arguments[2].node))
                 case "register":
                     found.append(("up", arguments[1].node))
                 case "register_gone":

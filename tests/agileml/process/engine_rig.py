@@ -90,6 +90,12 @@ class Rig:
                 self.add(tier, admitted=admitted)
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
+        machine = self.begin(tier)
+        self.head.register(machine.address, NodeUp(machine.name, tier, "", admitted))
+        return machine
+
+    def begin(self, tier: Tier) -> Machine:
+        """A machine's process comes up; the controller does not know it yet."""
         name = f"m{len(self.machines)}"
         application = self.spec.build()
         hardware = Hardware(self.cores, self.spec.speed_of(name, tier))
@@ -98,7 +104,6 @@ class Rig:
         )
         self.machines[name] = machine
         machine.start()
-        self.head.register(machine.address, NodeUp(name, tier, "", admitted))
         return machine
 
     def finish(self) -> Ran:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agileml.core.protocol.inputs import NodeUp
-from agileml.events.run import MachineLost, MachineReleased
+from agileml.events.run import MachineLost, MachineReleased, WaitingForSilent
 from agileml.events.terms import Loss, Tier
 from agileml.net.events import Address
 from agileml.process.head import HeadState
@@ -73,4 +73,26 @@ def test_a_new_controller_notes_the_loss_of_members_and_not_of_machines_that_had
     assert len(left) == 1
     assert MachineLost(dead, Loss.GONE_BEFORE, "") in ran.of(MachineLost)
     assert not [lost for lost in ran.of(MachineLost) if lost.machine in left]
+    assert ran.sha256 == reference_of(ran, values)
+
+
+def test_a_reliable_machine_comes_and_the_one_in_whose_place_it_is_goes_at_once(tmp_path: Path) -> None:
+    """With neither of them the controller would end the run."""
+    values = job(MLR, stage=2, pace={"unit_s": 0.002})
+    is_silent = is_replaced = False
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        nonlocal is_silent, is_replaced
+        if state.clock > 4 and not is_silent:
+            is_silent = True
+            rig.machines["m0"].stop()
+        waits = any(isinstance(each.event, WaitingForSilent) for each in state.events)
+        if waits and not is_replaced:
+            is_replaced = True
+            rig.killed.add("m0")
+            rig.replace("m0")
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert is_replaced
+    assert MachineLost("m0", Loss.PROCESS_DIED, "") in ran.of(MachineLost)
     assert ran.sha256 == reference_of(ran, values)
