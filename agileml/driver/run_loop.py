@@ -101,10 +101,9 @@ class RunLoop:
     def _write_trace(self) -> None:
         """Write trace.json, also for a run that failed."""
         if self._config.profile:
-            if self._trace.dropped:
-                reason = f"trace.json is full: {self._trace.dropped} of its stretches are not in it"
-                self._folder.events.write(Warned(reason))
-            self._trace.write(self._folder.path, read_events(self._folder.events.path))
+            for told in self._trace.write(self._folder.path, read_events(self._folder.events.path)):
+                self._folder.events.write(Warned(told))
+                self._progress.say(told)
 
     def _complete_trace(self) -> None:
         """Take the spans that machines have recorded since their last reports."""

@@ -20,7 +20,7 @@ from agileml.application import Array
 from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER, Spans
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged
 from agileml.events.schema import Log
-from agileml.runs.folder import TRACE, RunFolder
+from agileml.runs.folder import TRACE, RunFolder, StorageError
 from agileml.runs.work import waiting, work_windows
 
 MOST_SPANS = 2_000_000  # a trace of about 250 MB; viewers hold no more
@@ -158,9 +158,12 @@ class Trace:
         for pid, machine in enumerate(self._rows, start=1):
             yield from machine_events(pid, machine, np.concatenate(self._rows[machine]), self._start_us)
 
-    def write(self, folder: Path, log: Log) -> Path:
-        """trace.json in a run's folder. Raises StorageError."""
+    def write(self, folder: Path, log: Log) -> list[str]:
+        """trace.json in a run's folder. Returns sentences about what is not there: no run fails for want of a trace."""
         lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self.events(log))
         head = f'"displayTimeUnit":"ms","otherData":{{"dropped_spans":{self.dropped}}}'
-        RunFolder.write_text(folder / TRACE, f'{{{head},"traceEvents":[\n{lines}\n]}}\n')
-        return folder / TRACE
+        try:
+            RunFolder.write_text(folder / TRACE, f'{{{head},"traceEvents":[\n{lines}\n]}}\n')
+        except StorageError as error:
+            return [str(error)]
+        return [f"{TRACE} is full: {self.dropped} of its stretches are not in it"] if self.dropped else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -140,10 +141,24 @@ def test_a_trace_takes_no_more_than_it_is_told_and_says_so(tmp_path: Path) -> No
     for machine in ("m0", "m1"):
         trace.add(machine, Spans(two, 2))
     assert (trace.recorded, trace.dropped) == (3, 1)
-    written = json.loads(trace.write(tmp_path, []).read_text())
+    assert trace.write(tmp_path, []) == ["trace.json is full: 1 of its stretches are not in it"]
+    written = json.loads((tmp_path / TRACE).read_text())
     assert written["otherData"] == {"dropped_spans": 1}
-    assert (tmp_path / TRACE).is_file()
     check_format(written["traceEvents"])
+
+
+def test_a_trace_that_does_not_fit_on_the_disk_takes_no_result_along(tmp_path: Path) -> None:
+    trace = Trace(START_S)
+    trace.add("m0", Spans(rows((WORKER, "pull", 0, 0, 1)), 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        (told,) = trace.write(tmp_path, [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert told.startswith(f"{tmp_path / TRACE} could not be written: ")
+    assert not list(tmp_path.iterdir())
+    assert trace.write(tmp_path, []) == []
 
 
 @settings(deadline=None, derandomize=True)
