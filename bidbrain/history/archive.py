@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import gzip
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bidbrain.history.prices import History
@@ -59,11 +61,25 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
 def append_rows(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
     """Add rows to an archive, without those that it has; returns (new rows, all rows now).
 
+    Processes that add to one archive, or to archives of one folder, do so one after the other.
+
     Raises HistoryError for an archive that cannot be read, OSError.
     """
-    there = list(read_rows(path)) if path.exists() else []
-    known = set(there)
-    new = sorted(set(rows) - known)
-    if new or not path.exists():
-        write_rows(path, sorted([*there, *new], key=lambda row: row[:4]))
+    found = set(rows)  # a fetch takes minutes: before the others are held up
+    with _alone_in(path.parent):
+        there = list(read_rows(path)) if path.exists() else []
+        new = sorted(found - set(there))
+        if new or not path.exists():
+            write_rows(path, sorted([*there, *new], key=lambda row: row[:4]))
     return len(new), len(there) + len(new)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, which the kernel drops with the process. Waits for it; raises OSError."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
