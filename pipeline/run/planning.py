@@ -91,6 +91,8 @@ def read_plan(job: Job, profile: Profile) -> Plan:
         plan = parse_plan(path.read_text())
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is not a plan: it is no text") from None
     if job.config.workers is not None and plan.workers > job.config.workers:
         raise RunError(f"{path} is a plan for {plan.workers} workers, and workers is {job.config.workers}")
     layers = [layer for stage in plan.stages for layer in stage.layers]

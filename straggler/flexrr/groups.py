@@ -51,7 +51,7 @@ def _helpers_of(worker: int, workers: int, machines: int, group_size: int) -> tu
     if elsewhere > machines - 1:
         raise ValueError(
             f"group_size is {group_size}, but worker {worker} of {workers} on {machines} machines has only "
-            f"{machines - 1 + len(near)} possible helpers; expected a smaller group"
+            f"{machines - 1 + len(near)} possible helpers; expected a group_size of at most that"
         )
     return near + tuple(
         _in_round((machine - step) % machines, round_, workers, machines) for step in range(1, elsewhere + 1)

@@ -136,6 +136,9 @@ def test_a_plan_or_profile_of_something_else_is_refused(
     ):
         assert run("run", config, *changes, "--out", tmp_path / "run") == 2
         assert words in capsys.readouterr().err
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n")
+    assert run("run", config, "--set", f"plan={tmp_path / 'picture.png'}", "--out", tmp_path / "run") == 2
+    assert "is not a plan: it is no text" in capsys.readouterr().err
     wide = parse_plan(plan.read_text())
     wide = replace(wide, stages=(replace(wide.stages[0], devices=(0, 1, 2)), *wide.stages[1:]))
     (tmp_path / "wide.txt").write_text(wide.to_text())
