@@ -169,7 +169,9 @@ def run_scheme(scheme: Scheme, pattern: Pattern, experiment: Experiment, seed: i
         check_s=experiment.check_s,
         seed=seed,
     ).run()
-    ends = {departure.worker: departure.at_s for departure in experiment.departures}
+    ends: dict[int, float] = {}
+    for departure in experiment.departures:
+        ends[departure.worker] = min(departure.at_s, ends.get(departure.worker, departure.at_s))
     work = experiment.iterations * cluster.workers * cluster.iteration_s
     row = Row(
         str(pattern),

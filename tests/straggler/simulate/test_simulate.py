@@ -110,6 +110,14 @@ def test_notice_saves_what_was_done() -> None:
     assert redone[1] == 40
 
 
+def test_a_worker_leaves_once() -> None:
+    rows = [
+        run_scheme(parse_scheme("bsp"), parse_pattern("none"), replace(SMALL, departures=departures), 0)[0]
+        for departures in ((Departure(3, 2.5),), (Departure(3, 2.5), Departure(3, 5.0)))
+    ]
+    assert rows[0] == rows[1]
+
+
 def test_flexrr_and_its_parts_on_the_slow_worker_pattern() -> None:
     """Figure 3.6 in small: both parts help, together they come close to ideal, work moves from the slow."""
     experiment = Experiment(Cluster(32, 8), iterations=12, units=400)
