@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from agileml.runs.folder import RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.status import State, read_status
 from tests.agileml.process.engine_rig import Rig
+from tests.agileml.runs.full_disk import files_of_at_most
 from tests.agileml.runs.model_file import model_sha256
 from tests.faults.fault_rig import FaultRig
 
@@ -149,12 +149,8 @@ class Kept:
 @pytest.mark.parametrize(("most_bytes", "file"), [(400, "model.safetensors"), (4000, "report.html")])
 def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path, most_bytes: int, file: str) -> None:
     folder = RunFolder.create(tmp_path / "run", "test")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
-    try:
+    with files_of_at_most(most_bytes):
         told = write_last_good(RunError("it diverged"), Kept(), Layout(TABLES, 1), folder, config(), {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     folder.events.close()
     assert str(told).startswith("it diverged; the last good cut, of clock 7, ")
     assert f"/{file} could not be written: " in str(told)

@@ -9,7 +9,6 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from agileml.runs.event_log import EventLog, read_events
 from agileml.runs.folder import FolderError, RunFolder, StorageError, check_out, params_sha256, plain
 from agileml.runs.owner import owner_of, this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
+from tests.agileml.runs.full_disk import files_of_at_most
 from tests.agileml.runs.model_file import model_sha256
 
 
@@ -354,29 +354,16 @@ def test_a_disk_that_is_full_when_a_file_of_the_log_ends_costs_no_more_than_line
     assert len(list(tmp_path.glob("events-*.jsonl.gz"))) > 1  # it goes on in new files
 
 
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[int], None]]:
-    """Lets no file grow beyond so many bytes from the call on."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path, full_disk: Callable[[int], None]) -> None:
-    full_disk(10)
-    with pytest.raises(FolderError, match=r"events.jsonl cannot be written: "):
+def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path) -> None:
+    with files_of_at_most(10), pytest.raises(FolderError, match=r"events.jsonl cannot be written: "):
         RunFolder.create(tmp_path / "run", "mf")
     assert os.listdir(tmp_path / "run") == []
 
 
-def test_an_optimizer_that_does_not_fit_is_one_sentence(
-    tmp_path: Path, full_disk: Callable[[int], None]
-) -> None:
+def test_an_optimizer_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "mf")
     state = {"state": torch.zeros(10_000)}
-    full_disk(4096)
-    with pytest.raises(
-        StorageError, match=r"optimizer.pt could not be written: File too large .*free\); what was"
-    ):
+    told = r"optimizer.pt could not be written: File too large .*free\); what was"
+    with files_of_at_most(4096), pytest.raises(StorageError, match=told):
         folder.write_optimizer(state)
     assert os.listdir(tmp_path / "run") == ["events.jsonl"]

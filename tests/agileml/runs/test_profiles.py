@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -29,6 +28,7 @@ from agileml.runs.trace import Trace, controller_events, machine_events
 from agileml.session import run
 from tests.agileml.events.samples import changed
 from tests.agileml.process.engine_rig import LIMIT_S, Ran, Rig
+from tests.agileml.runs.full_disk import files_of_at_most
 
 START_S = 1_700_000_000.0
 
@@ -150,12 +150,8 @@ def test_a_trace_takes_no_more_than_it_is_told_and_says_so(tmp_path: Path) -> No
 def test_a_trace_that_does_not_fit_on_the_disk_takes_no_result_along(tmp_path: Path) -> None:
     trace = Trace(START_S)
     trace.add("m0", Spans(rows((WORKER, "pull", 0, 0, 1)), 1))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
+    with files_of_at_most(100):
         (told,) = trace.write(tmp_path, [])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert told.startswith(f"{tmp_path / TRACE} could not be written: ")
     assert not list(tmp_path.iterdir())
     assert trace.write(tmp_path, []) == []

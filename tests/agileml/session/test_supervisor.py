@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from agileml.events.run import Process
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
 from agileml.session.supervisor import Supervisor
+from tests.agileml.runs.full_disk import files_of_at_most
 
 # A process that is killed so often, then is over with exit code 3.
 CHILD = """
@@ -55,6 +56,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from agileml.session.supervisor import Supervisor
+from tests.agileml.runs.full_disk import files_of_at_most
 code = 0
 for folder in map(Path, sys.argv[1:]):
     command = [sys.executable, str(folder / "child.py"), str(folder)]
@@ -100,35 +102,27 @@ def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
     assert not record.is_over  # the same command may try again
 
 
-@pytest.fixture
-def file_bytes() -> Iterator[Callable[[int], None]]:
-    """Sets the most bytes that a file of this process may have, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if most < 0 else most, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.usefixtures("_signals_as_before")
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_full_disk_holds_a_restart_up_until_there_is_room(
-    tmp_path: Path, file_bytes: Callable[[int], None], is_stopped: bool
-) -> None:
+def test_a_full_disk_holds_a_restart_up_until_there_is_room(tmp_path: Path, is_stopped: bool) -> None:
     (tmp_path / "child.py").write_text(CHILD)
     said: list[str] = []
+    disk = ExitStack()
 
     def fill() -> int:
-        file_bytes(10)
+        disk.enter_context(files_of_at_most(10))
         return 0
 
     def say(sentence: str) -> None:
         said.append(sentence)
         if "could not be written" in sentence:
-            file_bytes(-1)
+            disk.close()
             if is_stopped:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path), "1"]
-    code = Supervisor(command, tmp_path, fill, say, pause_s=0.01).run(3)
+    with disk:
+        code = Supervisor(command, tmp_path, fill, say, pause_s=0.01).run(3)
     assert [("could not be written" in each, "tried again every" in each) for each in said[1:]] == [
         (True, True)
     ]
