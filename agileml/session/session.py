@@ -27,7 +27,7 @@ from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec, variables_of
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
-from agileml.runs.folder import RunFolder, check_out, params_sha256
+from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress
 from agileml.runs.report.page import build_report
@@ -243,8 +243,7 @@ class _Session:
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
         digest = folder.write_model(tables, self.application.as_model(tables))
-        if self._slots is not None:
-            self._write_optimizer(folder, tables)
+        too_large = None if self._slots is None else self._write_optimizer(folder, tables)
         with blame_user("evaluate()"):
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
         with blame_user("describe()"):
@@ -254,12 +253,7 @@ class _Session:
         events = read_events(folder.events.path)
         code, verified = self._verified(digest, folder.events.path)
         summary = summarize(
-            events,
-            self.config,
-            params_sha256=digest,
-            metrics=metrics,
-            split=split,
-            versions=versions(),
+            events, self.config, params_sha256=digest, metrics=metrics, split=split, versions=versions()
         )
         summary |= verified
         if self.job.loss_scale is not None:
@@ -272,6 +266,8 @@ class _Session:
             code = self.market.code or code
         folder.write_summary(summary)
         folder.write_report(build_report(dump(self.config), events, summary))
+        if too_large is not None:
+            raise too_large
         again = None
         if self.config.checkpoint is not None and not self.is_reference:
             again = Resumption(run, self.config, self.spec.application, self.name)
@@ -279,8 +275,8 @@ class _Session:
             tables, metrics, summary, folder.path, code, self.application, self.job.optimizer.rate_at, again
         )
 
-    def _write_optimizer(self, folder: RunFolder, tables: dict[str, Array]) -> None:
-        """optimizer.pt, where the application knows how to write one."""
+    def _write_optimizer(self, folder: RunFolder, tables: dict[str, Array]) -> StorageError | None:
+        """optimizer.pt, where the application knows how to write one. Returns the error of a disk that is too small."""
         assert self._slots is not None
         clocks, slots = self._slots[0], [tables] if self.job.is_resident else self._slots[1]
         with blame_user("optimizer_state()"):
@@ -288,8 +284,12 @@ class _Session:
             factor = self.job.optimizer.rate_at(clocks) / self.config.optimizer.learning_rate
             skipped = LossScale.of(tables[LOSS_SCALE]).skipped if self.job.loss_scale is not None else 0
             state = self.application.optimizer_state(slots, settings, clocks - skipped, factor)
-        if state is not None:
-            folder.write_optimizer(state)
+        try:
+            if state is not None:
+                folder.write_optimizer(state)
+        except StorageError as error:
+            return error
+        return None
 
     def _verified(self, digest: str, log: Path) -> tuple[int, dict[str, Any]]:
         """Compare the parameters of a replay with those of its run; otherwise, if the config asks for it and the run

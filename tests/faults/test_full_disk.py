@@ -7,12 +7,15 @@ import errno
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from agileml.application import Application, Settings, Table, Unit, Updates
 from agileml.checkpoints.checkpoint import Check, newest
 from agileml.checkpoints.opening import open_store
 from agileml.cli import main
@@ -21,7 +24,9 @@ from agileml.events.run import CheckpointFailed, CheckpointSaved
 from agileml.events.schema import RunEvent
 from agileml.events.terms import Fault
 from agileml.process.head import HeadState
-from agileml.session import session
+from agileml.runs.folder import StorageError
+from agileml.session import run, session
+from tests.agileml.runs.full_disk import files_of_at_most
 from tests.agileml.runs.model_file import model_sha256
 from tests.faults.fault_rig import MLR, FaultRig, lasting, reference_of
 
@@ -130,3 +135,35 @@ def test_a_report_that_does_not_fit_leaves_model_and_summary(
         "config.yaml", "events.jsonl", "model.safetensors", "summary.json",
     ]  # fmt: skip
     assert len(model_sha256(out / "model.safetensors")) == 64
+
+
+class LargeState(Application):
+    """Its optimizer's state fits nowhere."""
+
+    def tables(self) -> list[Table]:
+        return [Table("w", 1, 4)]
+
+    def load(self, slice_index: int) -> int:
+        return slice_index
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Any]) -> Updates:
+        return Updates({"w": np.ones((1, 4), np.float32)}, 1.0, 1)
+
+    def optimizer_state(self, *arguments: Any) -> Any:
+        return {"state": torch.zeros(1 << 20)}
+
+
+def test_an_optimizer_that_does_not_fit_leaves_summary_and_report(tmp_path: Path) -> None:
+    with (
+        files_of_at_most(2 << 20),
+        pytest.raises(StorageError, match=r"optimizer.pt could not be written: File too"),
+    ):
+        run(
+            {"application": "package.module:Class", "clocks": 4, "slices": 8},
+            LargeState(Settings(slices=8)),
+            sequential=True,
+            out=str(tmp_path / "run"),
+        )
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "config.yaml", "events.jsonl", "model.safetensors", "report.html", "summary.json",
+    ]  # fmt: skip
