@@ -104,6 +104,22 @@ class PipelineConfig(_Strict):
             raise ValueError(f"workers is {self.workers}, but stages and replicas make {made}")
         return self
 
+    @model_validator(mode="after")
+    def _leaves_to_the_planner(self) -> Self:
+        """What only the planner heeds is refused where there is nothing for it to plan."""
+        if self.plan is not None and self.recompute != "never":
+            raise ValueError("plan says itself which stages recompute: leave recompute out")
+        is_given = self.plan is not None or self.stages != "auto" or self.replicas != "auto"
+        if is_given and self.memory is not None:
+            raise ValueError("memory is for the planner: leave it out beside stages, replicas or plan")
+        if is_given and self.recompute == "auto":
+            raise ValueError(
+                "recompute auto is for the planner: beside stages or replicas say never or always"
+            )
+        if self.recompute == "auto" and self.memory is None:
+            raise ValueError("recompute auto goes by memory: say how much each worker has")
+        return self
+
     @property
     def parts(self) -> int:
         """Microbatches of a minibatch."""

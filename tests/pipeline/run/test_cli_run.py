@@ -84,6 +84,7 @@ def test_processes_have_the_bits_of_one_that_replays_them(
         ("epoch=3", "epoch is for modes stash and none"),
         ("memory=0.5KB", "alone needs"),
         ("plan=nowhere.txt", "nowhere.txt cannot be read"),
+        ("recompute=auto", "recompute auto goes by memory"),
         ("replicas=[2,", "--set replicas: '[2,' is not YAML"),
         ("optimizer={kind: Fast}", "torch.optim has no optimizer 'Fast'"),
         ("optimizer={kind: SGD, rate: 1}", "SGD does not take"),
@@ -100,6 +101,23 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["stages=2", "memory=1GB"], "memory is for the planner"),
+        (["replicas=[2,1]", "memory=1GB", "recompute=auto"], "memory is for the planner"),
+        (["stages=2", "recompute=auto"], "recompute auto is for the planner"),
+        (["plan=p.txt", "recompute=always"], "plan says itself which stages recompute"),
+    ],
+)
+def test_what_the_planner_heeds_is_refused_without_it(
+    changes: list[str], words: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (text for change in changes for text in ("--set", change))
+    assert run("run", config, *given, "--out", tmp_path / "run") == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("changes", ["stages=3", "replicas=[2,1]", "plan=p.txt"])
