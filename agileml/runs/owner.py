@@ -59,5 +59,7 @@ def forget_ended_supervisor(folder: Path) -> None:
         supervision = read_supervision(folder)
     except ValueError:
         supervision = None
-    if supervision is None or not is_alive(supervision.process):
+    # By its number alone a process knows its parent, whatever the host's clock has done since.
+    is_ours = supervision is not None and supervision.process.pid == os.getppid()
+    if supervision is None or not (is_ours or is_alive(supervision.process)):
         (folder / SUPERVISION).unlink(missing_ok=True)

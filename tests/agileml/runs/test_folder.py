@@ -304,10 +304,12 @@ def test_a_run_in_the_folder_of_a_supervised_one_is_its_own(tmp_path: Path, reco
     assert [each.event.kind for each in read_events(out / "events.jsonl")] == ["run_started"]
 
 
-def test_the_run_of_a_living_supervisor_keeps_its_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("process", [this_process(), Process(this_process().host, os.getppid(), 1.0)])
+def test_the_run_of_a_living_supervisor_keeps_its_record(tmp_path: Path, process: Process) -> None:
+    """Also where the clock of the host was set since: then a process seems to have been created at another time."""
     out = tmp_path / "run"
     out.mkdir()
-    (out / SUPERVISION).write_text(Supervision(this_process(), 10).to_text())
+    (out / SUPERVISION).write_text(Supervision(process, 10).to_text())
     RunFolder.create(out, "mf").events.close()
     assert (out / SUPERVISION).is_file()
 
