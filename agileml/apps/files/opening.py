@@ -32,10 +32,9 @@ def held_file(file: DataFile, cache: FileCache) -> HeldFile | None:
         path = Path(file.url)
         return HeldFile(path) if _local(path).version == file.version else None
     key = hashlib.sha256(f"{file.url} {file.version}".encode()).hexdigest()[:24]
+    name = file.name.lstrip(".") or "data"  # an address may end with a slash or dots
     try:
-        return cache.held(
-            file.url, key, file.name, file.bytes, lambda to: files_of(file.url).download(file, to)
-        )
+        return cache.held(file.url, key, name, file.bytes, lambda to: files_of(file.url).download(file, to))
     except OSError as error:
         raise InputError(f"data.path: {file.url} cannot be read ({error})") from None
 

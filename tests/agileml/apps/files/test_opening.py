@@ -8,7 +8,7 @@ import pytest
 from agileml.application import InputError
 from agileml.apps.data import data_file
 from agileml.apps.files.cache import FileCache
-from agileml.apps.files.opening import data_files, held_file, tails
+from agileml.apps.files.opening import data_files, files_of, held_file, tails
 from agileml.apps.files.places import DataFile
 
 
@@ -48,6 +48,14 @@ def test_fsspec_names_the_same_files_and_fetches_them_once(folder: Path) -> None
     again = DataFile(found[0].url, found[0].bytes, "not in the cache")
     assert held_file(again, FileCache()) is None
     assert data_file("memory://bucket/train/a.parquet").read_bytes() == b"another"
+
+
+@pytest.mark.parametrize("address", ["memory://bucket/one/", "memory://bucket/.one", "memory://bucket/.lock"])
+def test_an_address_may_end_with_a_slash_and_a_name_begin_with_a_dot(address: str, tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe_file(address.removeprefix("memory:/").rstrip("/"), b"content")
+    held = held_file(files_of(address).one(address), FileCache(tmp_path / "cache"))
+    assert held is not None and held.path.read_bytes() == b"content"
+    held.close()
 
 
 @pytest.mark.parametrize(
