@@ -38,9 +38,12 @@ class HeldInstances:
         return self._job.state.over(self._job.cloud.ended(ids)) if ids else {}
 
     def record_events(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
-        """Journal an instant's evictions and ends of hours, and remove them from `ended`."""
+        """Journal an instant's evictions and ends of hours, and remove them from `ended`, as what a decision has given
+        back since the cloud was asked."""
         state = self._job.state
-        over = {number for number, last in ended.items() if last.at_s <= at_s and state.account.find(number)}
+        for number in [number for number in ended if state.account.find(number) is None]:
+            del ended[number]
+        over = {number for number, last in ended.items() if last.at_s <= at_s}
         if over:  # before the journal, so it is told at least once
             gone = sorted(number for number in over if ended[number].ending is not Ending.JOB_END)
             self._job.trainer.lost(at_s, tuple(m.instance_id for n in gone for m in state.instances[n]))

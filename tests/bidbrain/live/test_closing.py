@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bidbrain.billing import Ending
 from bidbrain.live.cloud import UnknownOutcomeError
 from bidbrain.live.journal import Ended
-from bidbrain.policy.base import Decision, MarketView, Request
+from bidbrain.policy.base import Decision, GiveBack, MarketView, Request
+from bidbrain.setting import ON_DEMAND_ZONE
 from tests.bidbrain.live.lone_cloud import BEGIN_S, LARGE, ON_DEMAND, SMALL, LoneJob
 
 NO_ANSWER = UnknownOutcomeError("AWS answers RequestLimitExceeded")
@@ -52,6 +54,29 @@ def test_what_an_order_without_an_answer_bought_is_given_back() -> None:
     job.engine.finished_s = job.at_s
     job.after(10)
     assert job.service.state.closed is not None and not job.cloud.running
+
+
+@pytest.mark.parametrize("late_s", [10, 100])
+@pytest.mark.parametrize("ending", [Ending.EVICTED, Ending.TERMINATED])
+def test_a_machine_that_is_given_back_while_it_is_taken_stops_nothing(ending: Ending, late_s: int) -> None:
+    """The decision is of an instant before its end, and the service hears of both at once. A policy gives back what the
+    cloud has warned of, so that is no rare chance."""
+
+    def one_then_none(now_s: int, view: MarketView) -> Decision:
+        spot = [each for each in view.holdings if each.market == SMALL]
+        if now_s == BEGIN_S:
+            return Decision((Request(SMALL, 1, ON_DEMAND, 2),), "two", now_s + 300)
+        return Decision(tuple(GiveBack(each.number) for each in spot), "none", now_s + 300)
+
+    job = LoneJob(one_then_none)
+    job.after(0)
+    (name, *_) = (each for each, own in job.cloud.running.items() if own.market == SMALL)
+    job.at_s += 303
+    job.cloud.end(name, ending)
+    job.after(late_s)
+    assert [each.number for each in job.of(Ended)] == [0, 1] and job.cloud.zones() == [ON_DEMAND_ZONE]
+    job.after(300)
+    assert len(job.of(Ended)) == 2
 
 
 def test_an_order_that_was_placed_after_the_work_was_done_is_on_the_bill() -> None:
