@@ -25,7 +25,7 @@ def owner_not_frozen_by_its_promise(original, self, sender, message, now_s):
     return original(self, sender, message, now_s)
 
 
-@replaces(Node.handle, mode="bsp", caught_by=788)
+@replaces(Node.handle, mode="bsp", caught_by=6016)
 def worker_obeys_acks_of_any_epoch(original, self, sender, message, now_s):
     """After a rollback an old acknowledgement stands for work that is gone."""
     if isinstance(message, Ack) and (self.is_frozen or message.epoch != self.promised):
