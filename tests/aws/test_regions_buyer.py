@@ -148,6 +148,23 @@ def test_it_ends_what_an_earlier_job_left_in_another_region(rig: Rig, is_lost: b
     assert not rig.bought()
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_driver_hears_of_machines_that_were_ended_before_it_asked(rig: Rig, is_known: bool) -> None:
+    """The buyer looks by itself too. It knows what it bought, unless its records went with the head."""
+    rig.buyer.open(OpenJob("widebuyer", "first"), 1)
+    left = rig.buy("a", HERE)
+    if not is_known:
+        for file in rig.place.folder.iterdir():
+            file.unlink()
+    rig.again().open(OpenJob("widebuyer", "second"), 1)
+    rig.look(1)
+    assert not rig.bought()
+    ended = rig.buyer.answer(EndOthers(), 1)
+    assert isinstance(ended, OthersEnded) and [each.instance_id for each in ended.machines] == left
+    assert {each.job for each in ended.machines} == {"widebuyer/first"}
+    assert rig.buyer.answer(EndOthers(), 1) == OthersEnded(())
+
+
 @pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "answer lost"])
 def test_it_ends_what_an_earlier_job_bought_a_moment_ago(rig: Rig, is_lost: bool) -> None:
     """EC2 does not list the machine yet when the next job begins."""

@@ -47,7 +47,7 @@ from bidbrain.aws.objects import BucketObjects
 from bidbrain.aws.regions import Ec2Regions, market_of
 from bidbrain.aws.stack.attach import Attached, left_behind
 from bidbrain.aws.stack.names import LIMITS_OBJECT, Names
-from bidbrain.aws.tagged import Tagged, terminate
+from bidbrain.aws.tagged import terminate
 from bidbrain.history.locations import location_of
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
@@ -68,7 +68,8 @@ class BuyerPlace:
 
 class _Job:
     """A job's market since `began_s`. driver: the connection that drives it; None since `left_s`. unswept: regions
-    that may still have machines of earlier jobs which nobody knows of (None: home)."""
+    that may still have machines of earlier jobs which nobody knows of (None: home). untold: machines of earlier jobs
+    that were ended, with their job, of which the driver has not heard."""
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class _Job:
         self.driver = driver
         self.began_s, self.left_s = began_s, 0
         self.unswept: set[str | None] = {None, *attached.elsewhere}
+        self.untold: dict[str, str] = {}
 
     def is_silent(self, market: Market) -> bool:
         """Whether the region of a market does not answer: a call there would hold up everything else."""
@@ -197,22 +199,23 @@ class Buyer:
 
     def _end_others(self, job: _Job) -> tuple[LeftBehind, ...]:
         """At home and in the other regions; one that does not answer is asked again by `_end_earlier`."""
-        ended = self._end_others_in(job, None)
+        self._end_others_in(job, None)
         for region in job.attached.elsewhere:
             try:
-                ended += self._end_others_in(job, region)
+                self._end_others_in(job, region)
             except CloudError as error:
                 self._say(f"what earlier jobs left running in {region} could not be ended: {error}")
-        return tuple(LeftBehind(each.machine_id, each.job) for each in ended)
+        ended, job.untold = job.untold, {}
+        return tuple(LeftBehind(machine, earlier) for machine, earlier in ended.items())
 
-    def _end_others_in(self, job: _Job, region: str | None) -> list[Tagged]:
+    def _end_others_in(self, job: _Job, region: str | None) -> None:
         left = left_behind(job.attached, self._place.names.stack, self._place.host, region)
         terminate(job.attached.ec2 if region is None else job.attached.elsewhere[region], left)
         for each in left:
             self._say(f"ended {each.machine_id}, which job {each.job} left running")
+        job.untold.update({each.machine_id: each.job for each in left})
         if self._clock.now_s() - job.began_s >= UNSEEN_S:  # by now EC2 lists all that was bought before
             job.unswept.discard(region)
-        return left
 
     def _offered(self, job: _Job, market: Market) -> Market:
         if job.catalog.vcpus(market) is None:
@@ -322,6 +325,8 @@ class Buyer:
 
     def _end_known(self, job: _Job, machines: tuple[str, ...]) -> None:
         job.cloud.release(machines)
+        stack, held = self._place.names.stack, self._expenses.held
+        job.untold.update({machine: f"{stack}/{held[machine].job}" for machine in machines})
         self._say(f"ends {', '.join(machines)} of an earlier job")
 
     def _end_over(self, job: _Job, now_s: int, *, is_listed: bool) -> None:
