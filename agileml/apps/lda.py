@@ -22,6 +22,7 @@ from pydantic import Field
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
 from agileml.apps.data import Draw, share_of
 from agileml.apps.documents import Documents, load_documents
+from agileml.apps.gibbs.choice import sampler_of
 from agileml.apps.gibbs.dense import DenseSampler
 from agileml.apps.gibbs.draws import Prior
 from agileml.apps.gibbs.mixture import mixture_of
@@ -30,7 +31,6 @@ from agileml.config.section import Positive, Section, validate
 
 TOKENS_A_ROW = 64
 FOLD_IN_ROUNDS = 50
-MOST_DENSE = 1024  # topics: with more, SparseLDA is the faster sampler
 MOST_EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
 
@@ -132,14 +132,10 @@ class Lda(Application):
         return counts.astype(np.float32).reshape(table.rows, topics)
 
     def warm_up(self) -> None:
-        nothing = DocumentSlice(np.zeros(2, np.int32), np.array([0, 2]), 0).piece(0, 1)
-        topics = self.model.topics
-        tables = {
-            "topics": np.full((1, topics), 2, np.float32),
-            "totals": np.full((1, topics), 2.0),
-            "assignments": np.zeros((1, TOKENS_A_ROW), np.float32),
-        }
-        self._sample([nothing], [Unit(0, 0)], None, tables)
+        words, starts = np.zeros(2, np.int32), np.array([0, 2])
+        for sampler in (DenseSampler, SparseSampler):
+            z, counts, totals = np.zeros(2, np.int32), np.full((1, 2), 2, np.float32), np.full(2, 2.0)
+            sampler(counts, Prior(0.1, 0.1, 1)).sweep(words, starts, z, totals, np.uint64(0))
 
     def load(self, slice_index: int) -> DocumentSlice:
         train = self.data[0]
@@ -179,7 +175,7 @@ class Lda(Application):
         """All pieces, one after the other; `rows` is what the parameters hold, None: the rows of the only piece."""
         counts, model = parameters["topics"], self.model
         prior = Prior(model.alpha, model.beta, self.data[0].word_count)
-        sampler = (DenseSampler if model.topics <= MOST_DENSE else SparseSampler)(counts, prior)
+        sampler = sampler_of(counts, sum(len(piece.words) for piece in pieces), prior)
         totals = parameters["totals"][0].copy()
         assigned = parameters["assignments"].reshape(-1)
         moved = np.zeros_like(assigned)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw
 from agileml.apps.documents import Documents, from_counts
+from agileml.apps.gibbs import dense, sparse
+from agileml.apps.gibbs.choice import sampler_of
 from agileml.apps.gibbs.dense import LANES, DenseSampler, _drawn, _weigh
 from agileml.apps.gibbs.draws import Prior
 from agileml.apps.gibbs.sparse import SparseSampler
@@ -26,6 +28,11 @@ from agileml.process.spec import RunSpec
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
 SAMPLERS = pytest.mark.parametrize("sampler", [SparseSampler, DenseSampler])
 MADE = {"kind": "made", "documents": 300, "words": 200, "topics": 5, "length": 40, "test_fraction": 0.2}
+
+
+def always(sampler: Any) -> Any:
+    """In place of `sampler_of`."""
+    return lambda counts, tokens, prior: sampler(counts, prior)
 
 
 def train(app: Lda, clocks: int, **more: Any) -> dict[str, Array]:
@@ -140,12 +147,25 @@ def test_long_runs_visit_joint_states_as_often_as_the_posterior_says(sampler: An
     assert np.abs(found / sweeps - expected).max() < 0.01
 
 
+def test_the_sampler_is_chosen_by_what_the_words_have() -> None:
+    def chosen(topics: int, had: int, tokens: int) -> type:
+        counts = np.zeros((100, topics), np.float32)
+        counts[:, :had] = 3
+        return type(sampler_of(counts, tokens, Prior(0.1, 0.01, 100)))
+
+    assert chosen(100, 1, 1_000_000) is DenseSampler
+    assert chosen(1000, 20, 100_000) is SparseSampler
+    assert chosen(1000, 20, 500) is DenseSampler, "to list the topics of all words would take longer"
+    assert chosen(1000, 600, 100_000) is DenseSampler
+    assert chosen(5000, 100, 2_000) is SparseSampler
+
+
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("most_dense", [2, 1024])
+@SAMPLERS
 def test_tables_are_always_the_counts_of_the_assignments(
-    deterministic: bool, most_dense: int, monkeypatch: pytest.MonkeyPatch
+    deterministic: bool, sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agileml.apps.lda.MOST_DENSE", most_dense)
+    monkeypatch.setattr("agileml.apps.lda.sampler_of", always(sampler))
     app = Lda(Settings(MADE, {"topics": 7}, 3, 8, 3))
     tables = train(app, 8, parts=2, deterministic=deterministic)
     tokens = app.data[0].tokens
@@ -280,3 +300,17 @@ def test_stale_reads_of_its_own_assignments_are_refused() -> None:
         else:
             with pytest.raises(ConfigError, match="expected bsp, or ssp with a slack up to 3: lda replaces"):
                 spec.job(spec.build())
+
+
+def test_nothing_is_compiled_in_a_clock() -> None:
+    app = Lda(Settings(MADE, {"topics": 7}, 3, 8, 3))
+    app.warm_up()
+    compiled = [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)]
+    for sampler in (DenseSampler, SparseSampler):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "agileml.apps.lda.sampler_of",
+                lambda counts, _, prior, sampler=sampler: sampler(counts, prior),
+            )
+            train(app, 2)
+    assert [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)] == compiled
