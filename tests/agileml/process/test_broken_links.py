@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from agileml.events.run import MachineLost
 from agileml.events.terms import Loss
-from tests.agileml.process.engine_rig import Rig, reference
-from tests.agileml.process.test_engine import MLR, job
+from agileml.process.head import HeadState
+from tests.faults.fault_rig import MLR, FaultRig, lasting, reference_of
 
 
 def test_the_run_goes_on_without_a_machine_that_does_not_reach_another(tmp_path: Path) -> None:
-    machines = {"reliable": 1, "transient": 2, "max": 4}
-    values = job({**MLR, "optimizer": {}}, machines=machines, pace={"unit_s": 0.002}, clocks=60)
-    rig = Rig(values, tmp_path)
-    while rig.head.state().clock < 2:
-        time.sleep(0.01)
-    there = rig.machines["m2"].address
-    rig.machines["m1"].meet(replace(there, ipc=there.ipc + "-nowhere"))
-    ran = rig.finish()
-    assert ran.sha256 == reference(values)
+    values = lasting(MLR)
+    astray: list[str] = []
+
+    def watch(rig: FaultRig, state: HeadState) -> None:
+        if state.clock >= 2 and not astray:
+            astray.append("m1")
+            there = rig.machines["m2"].address
+            rig.machines["m1"].meet(replace(there, ipc=there.ipc + "-nowhere"))
+        if any(isinstance(each.event, MachineLost) for each in state.events):
+            rig.ask_to_stop()
+
+    ran = FaultRig(values, tmp_path, watch).finish()
+    assert ran.sha256 == reference_of(ran, values)
     (lost,) = ran.of(MachineLost)
     assert lost.loss is Loss.CUT_OFF
     assert "m1 and m2 have not reached each other" in lost.detail
