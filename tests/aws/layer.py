@@ -15,6 +15,9 @@ from typing import Any
 import botocore.loaders
 import botocore.session
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+from moto import backends
+from moto.core import responses
+from moto.moto_server.werkzeug_app import MotoRequestHandler
 from moto.server import ThreadedMotoServer
 
 from bidbrain.aws.calls import client
@@ -32,8 +35,9 @@ ENVIRONMENT = {
 @contextmanager
 def moto_server() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line per request is too much
-    # moto makes session after session to ask for regions, and each would read botocore's descriptions again.
-    botocore.session.create_loader = cache(botocore.loaders.create_loader)
+    # By HTTP 1.0 each call makes a connection, and the server a thread for it: a millisecond more.
+    MotoRequestHandler.protocol_version = "HTTP/1.1"
+    _ask_once()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     try:
@@ -41,6 +45,18 @@ def moto_server() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+def _ask_once() -> None:
+    """What moto looks up again for every request, and what does not change, is looked up once.
+
+    It makes session after session to ask for regions, and each would read botocore's descriptions again. For every
+    request it lists its own folder and the methods of the class that answers, which took 0.8 ms of 4.
+    """
+    botocore.session.create_loader = cache(botocore.loaders.create_loader)
+    modules = frozenset(backends.list_of_moto_modules())
+    backends.list_of_moto_modules = lambda: modules
+    responses.method_names_from_class = cache(responses.method_names_from_class)
 
 
 def forget_ended() -> None:
