@@ -75,8 +75,11 @@ class Wanted:
         return self.parameters["Package"]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML with CloudFormation's short forms: `!Sub text` is {"Fn::Sub": text}."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML with CloudFormation's short forms: `!Sub text` is {"Fn::Sub": text}.
+
+    Parsed in C where PyYAML has that: ten times as fast.
+    """
 
 
 def _short_form(loader: _Loader, name: str, node: yaml.Node) -> dict[str, Any]:
