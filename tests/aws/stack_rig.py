@@ -225,6 +225,14 @@ class StackRig:
         every = [each for answer in answers for r in answer["Reservations"] for each in r["Instances"]]
         return [each for each in every if each["State"]["Name"] != "terminated"]
 
+    def end(self, machines: set[str]) -> None:
+        """End machines, wherever they are."""
+        for aws in self._everywhere():
+            here = [{"Name": "instance-id", "Values": sorted(machines)}]
+            found = aws.client("ec2").describe_instances(Filters=here)["Reservations"]
+            if ids := [each["InstanceId"] for r in found for each in r["Instances"]]:
+                aws.client("ec2").terminate_instances(InstanceIds=ids)
+
     def _everywhere(self) -> list[Aws]:
         return [self.plain, *(self.plain.at(region) for region in self.site.regions)]
 

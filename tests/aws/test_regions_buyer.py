@@ -26,7 +26,7 @@ from bidbrain.aws.ec2 import UNSEEN_S
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Order, UnknownOutcomeError
 from bidbrain.live.unix_clock import UnixClock
-from tests.aws.layer import Ec2Layer
+from tests.aws.layer import ENVIRONMENT, Ec2Layer
 from tests.aws.stack_rig import OTHER_REGIONS, StackRig, plain_aws
 
 pytestmark = pytest.mark.aws
@@ -58,9 +58,8 @@ class Wide:
 
 
 class Rig:
-    def __init__(self, url: str, folder: Path) -> None:
-        self.stack = StackRig(url, "widebuyer", regions=dict(OTHER_REGIONS))
-        self.host = self.stack.up().ip
+    def __init__(self, url: str, folder: Path, stack: StackRig, host: str) -> None:
+        self.stack, self.host = stack, host
         self.aws = Wide(url)
         self.west = self.aws.at(WEST).layer
         self.at_s = int(time.time()) + 600
@@ -92,12 +91,23 @@ class Rig:
         return str(head["InstanceId"])
 
 
+@pytest.fixture(scope="module")
+def stack(moto_url: str) -> Iterator[tuple[StackRig, str]]:
+    """A stack that is up, and its head's address: it takes seconds to make and to remove."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        rig = StackRig(moto_url, "widebuyer", regions=dict(OTHER_REGIONS))
+        yield rig, rig.up().ip
+        rig.down()
+        assert not rig.leftovers()
+
+
 @pytest.fixture
-def rig(moto_url: str, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(moto_url, tmp_path)
+def rig(moto_url: str, tmp_path: Path, stack: tuple[StackRig, str]) -> Iterator[Rig]:
+    rig = Rig(moto_url, tmp_path, *stack)
     yield rig
-    rig.stack.down()
-    assert not rig.stack.leftovers()
+    rig.stack.end(rig.bought())
 
 
 def test_it_buys_in_both_regions_and_ends_what_no_driver_comes_back_for(rig: Rig) -> None:
