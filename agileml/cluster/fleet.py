@@ -25,6 +25,7 @@ from agileml.events.terms import Fault, Loss, Tier
 from agileml.process.spec import RunSpec, variables_here
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
+ANSWER_S = 3.0  # to wait for a head on this computer, until we ask whether its processes live
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray's job server for the drivers that it starts
 
 
@@ -92,6 +93,10 @@ class Fleet(Protocol):
 
     def check_head(self) -> None:
         """Raise HeadLostError when the cluster's head is gone. Asked after an error whose cause is not known."""
+
+    def check_own_head(self) -> None:
+        """Raise HeadLostError when the head's processes are ours and have ended. Asked while a call to Ray takes long;
+        the GCS of a cluster that others run may come back."""
 
     def missing(self) -> str:
         """The nodes that the fleet lacks before a run can start, as "wants ..."; empty when it has all."""
@@ -179,6 +184,9 @@ class LocalFleet:
     def check_head(self) -> None:
         check_head(self._cluster)
 
+    def check_own_head(self) -> None:
+        check_head(self._cluster)
+
     def missing(self) -> str:
         return ""  # `poll` starts them one after the other, or raises
 
@@ -187,7 +195,9 @@ class LocalFleet:
         if time.monotonic() < self._look_due_s:
             return
         self._look_due_s = time.monotonic() + LOOK_S
-        alive = {node.node_id for node in ray_cluster.tiered_nodes()}
+        if (alive := ray_cluster.live_nodes(ANSWER_S)) is None:
+            check_head(self._cluster)
+            return
         for node_id in sorted(self._present - alive):
             self._present.discard(node_id)
             yield Vanished(node_id, Loss.NODE_GONE)
@@ -280,6 +290,9 @@ class ExistingFleet:
                 f"Ray's head at {self._address} has ended, and the run with it; start it again, with --resume if "
                 "there are checkpoints"
             ) from error
+
+    def check_own_head(self) -> None:
+        """Does nothing: the head belongs to others."""
 
     def missing(self) -> str:
         machines = self._spec.config.machines

@@ -67,6 +67,22 @@ def gcs_client(gcs_address: str) -> Any:
         return ray._raylet.GcsClient(address=gcs_address)
 
 
+def live_nodes(timeout_s: float) -> frozenset[str] | None:
+    """The ids of the live nodes of the cluster that this process is connected to; None: its GCS does not answer.
+
+    `ray.nodes()` waits for a GCS that is gone for a minute, and then Ray ends the process.
+    """
+    import ray
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo
+
+    try:
+        found = ray._private.worker.global_worker.gcs_client.get_all_node_info(timeout=timeout_s)
+    except ray.exceptions.RpcError:
+        return None
+    alive = GcsNodeInfo.GcsNodeState.ALIVE
+    return frozenset(node_id.hex() for node_id, node in found.items() if node.state == alive)
+
+
 def tiered_nodes() -> list[TieredNode]:
     """The live nodes with a tier of the cluster that this process is connected to, in the order of their ids.
 

@@ -14,15 +14,17 @@ import ray
 
 from agileml.application import Array
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
-from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode, tiered_nodes
+from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode
 from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
+from agileml.driver.backups import begin_read, read_last
 from agileml.driver.failures import Death, Failures, begin_error, cause_of, last_line
 from agileml.driver.process_ends import ProcessEnds
+from agileml.driver.ray_answers import RayAnswers
 from agileml.driver.started_actor import StartedActor
 from agileml.driver.startup import Startup, logs_folder
 from agileml.errors import ControllerLostError, RunError
@@ -42,9 +44,17 @@ STARTS = 3  # tries to start a process that dies each time
 class ActorGroup:
     """The actors of the controller and the machines of one run, in the Ray cluster that this process uses."""
 
-    def __init__(self, spec: RunSpec, expected: int, runtime_env: dict[str, Any], startup: Startup) -> None:
-        """Start the controller's process. Raises RunError."""
+    def __init__(
+        self,
+        spec: RunSpec,
+        expected: int,
+        runtime_env: dict[str, Any],
+        startup: Startup,
+        check_own_head: Callable[[], None],
+    ) -> None:
+        """Start the controller's process. check_own_head: see `fleet.Fleet`. Raises RunError."""
         self._spec = spec
+        self._answers = RayAnswers(check_own_head)
         self._keys = KeyPair.generate()
         self._env = runtime_env
         self._actors: dict[str, StartedActor] = {}
@@ -230,9 +240,8 @@ class ActorGroup:
             # A controller that took over meanwhile has not heard of that machine, but its view may name it.
             self._head.register_gone.remote(dead, Loss.PROCESS_DIED)
 
-    @staticmethod
-    def _is_alive(node: TieredNode) -> bool:
-        return any(machine.node_id == node.node_id for machine in tiered_nodes())
+    def _is_alive(self, node: TieredNode) -> bool:
+        return node.node_id in self._answers.live_nodes()
 
     def _ready(self, reference_of: Callable[[StartedActor], Any]) -> list[StartedActor]:
         waiting = {
@@ -275,7 +284,7 @@ class ActorGroup:
         """
         for _ in range(STARTS):
             try:
-                state: HeadState | None = ray.get(self._head.state.remote(self._reader.done))
+                state: HeadState | None = self._answers.get(self._head.state.remote(self._reader.done))
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.ActorDiedError):
                 self._meet_new_head()  # which may die in its turn
             else:
@@ -293,7 +302,8 @@ class ActorGroup:
         until_s = time.monotonic() + RESTART_S
         while True:
             try:
-                address = ray.get(self._begin_head(ray.get(self._head.public_key.remote())))
+                public = self._answers.get(self._head.public_key.remote())
+                address = self._answers.get(self._begin_head(public))
                 if address is not None:
                     break
             except ray.exceptions.ActorUnavailableError as error:
@@ -301,7 +311,7 @@ class ActorGroup:
                     raise ControllerLostError(f"the controller does not come back: {error}") from error
                 time.sleep(0.05)
                 asked_s = time.monotonic()
-                tiered_nodes()  # answered once Ray's head is there: the controller cannot come back before
+                self._answers.live_nodes()  # answered once Ray's head is there: the controller cannot come back before
                 until_s += time.monotonic() - asked_s
             except ray.exceptions.ActorDiedError as error:
                 raise ControllerLostError(f"Ray starts no other controller: {error}") from error
@@ -335,47 +345,18 @@ class ActorGroup:
 
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
         """The blocks of every partition in the last cut, from the backups. Raises RunError where one of them died."""
-        return self._from_backups(finished, "final_blocks")
-
-    def begin_read(self, held: Finished) -> Callable[[], list[tuple[Array, ...]] | None]:
-        """Ask for the blocks of a cut while the run goes on. The function that is returned gives them, or None while
-        they are on their way; it raises RunError when a machine has lost its part or died."""
-        references = [
-            self._actors[backup].handle.final_blocks.remote(partition, held.clock)
-            for partition, backup in enumerate(held.backup)
-        ]
-
-        def read() -> list[tuple[Array, ...]] | None:
-            ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
-            if len(ready) < len(references):
-                return None
-            try:
-                parts = ray.get(references)
-            except ray.exceptions.RayError as error:
-                raise RunError("a machine that holds a part of the cut has died") from error
-            if any(part is None for part in parts):
-                raise RunError("a machine has no part of the cut any more")
-            return list(parts)
-
-        return read
+        return read_last(self._backups(finished), "final_blocks", finished.clock, self._answers)
 
     def slots(self, finished: Finished) -> list[tuple[tuple[Array, ...], ...]]:
         """The optimizer state of every partition in the last cut, by slot and table. Raises RunError as `result`."""
-        return self._from_backups(finished, "final_slots")
+        return read_last(self._backups(finished), "final_slots", finished.clock, self._answers)
 
-    def _from_backups(self, finished: Finished, method: str) -> list[Any]:
-        references = [
-            getattr(self._actors[backup].handle, method).remote(partition, finished.clock)
-            for partition, backup in enumerate(finished.backup)
-        ]
-        try:
-            parts = ray.get(references)
-        except ray.exceptions.RayError as error:
-            raise RunError(
-                "a machine that holds the result died before it was read; a checkpoint of the last clock has it too"
-            ) from error
-        assert all(part is not None for part in parts), "a backup lacks its part of the final cut"
-        return list(parts)
+    def begin_read(self, held: Finished) -> Callable[[], list[tuple[Array, ...]] | None]:
+        """See `backups.begin_read`."""
+        return begin_read(self._backups(held), held.clock, self._answers)
+
+    def _backups(self, finished: Finished) -> list[Any]:
+        return [self._actors[backup].handle for backup in finished.backup]
 
     def last_spans(self, timeout_s: float) -> dict[str, Spans | None]:
         """The last spans of every running machine's profile; None for a machine that does not answer in time."""

@@ -132,6 +132,10 @@ class MarketFleet:
         """See `fleet.Fleet.check_head`."""
         self._backend.check()
 
+    def check_own_head(self) -> None:
+        """See `fleet.Fleet.check_own_head`."""
+        self._backend.check()
+
     def missing(self) -> str:
         """See `fleet.Fleet.missing`."""
         if self._market is None and (left := self._backend.warm - len(self._started)) > 0:

@@ -43,6 +43,9 @@ class SharedFleet:
     def check_head(self) -> None:
         check_head(self._cluster)
 
+    def check_own_head(self) -> None:
+        check_head(self._cluster)
+
     def poll(self) -> list[FleetEvent]:
         free = {
             tier: [machine for machine in self._cluster.tiered_nodes() if machine.tier == tier]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import ray
 
+from agileml.cluster import ray_cluster
 from agileml.cluster.fleet import Appeared
 from agileml.cluster.ray_cluster import TieredNode
 from agileml.config.job import from_values
@@ -66,7 +67,7 @@ class Reference:
             return self.actor.is_dead or self.actor.has_left
         return self.actor.is_dead or self.actor.has_started
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
         if self.actor.is_dead:
             raise ray.exceptions.ActorDiedError
         match self.method:
@@ -125,8 +126,10 @@ class RayRig:
         monkeypatch.setattr(ray, "get", Reference.get)
         monkeypatch.setattr(actor_group, "start_head", lambda *about: self.head)
         monkeypatch.setattr(actor_group, "start_machine", start_machine)
-        monkeypatch.setattr(actor_group, "tiered_nodes", lambda: self.nodes)
-        self.group = ActorGroup(SPEC, 1, {}, Startup(60.0, StopSignal(), print))
+        monkeypatch.setattr(
+            ray_cluster, "live_nodes", lambda timeout_s: {node.node_id for node in self.nodes}
+        )
+        self.group = ActorGroup(SPEC, 1, {}, Startup(60.0, StopSignal(), print), lambda: None)
 
     def appear(self, tier: Tier) -> TieredNode:
         """A Ray node is there; the driver asks for a process on it."""
