@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertForSequenceClassification
 
 import agileml
 from agileml.application import Settings
@@ -86,6 +85,9 @@ def test_the_recommender_learns(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_hugging_face_model_comes_back_from_pretrained(tmp_path: Path) -> None:
     """Its own format: what the run wrote, and the config of the model beside it."""
+    # Not above: it takes seconds, and every process that collects tests would pay for it.
+    from transformers import BertForSequenceClassification
+
     result = agileml.run(values("bert", clocks=8), sequential=True, out=str(tmp_path / "out"))
     module = result.module()
     module.config.save_pretrained(result.folder)
