@@ -127,11 +127,13 @@ def _parameters(aws: Clients, names: Names) -> Iterator[Part]:
         PartKind.AUTHORITY: names.authority,
         PartKind.ADDRESS: names.address,
     }
+    what = [{"Key": "Name", "Values": list(kinds.values())}]
+    pages = ssm.get_paginator("describe_parameters").paginate(ParameterFilters=what)
+    there = {each["Name"] for page in pages for each in page["Parameters"]}
     for kind, name in kinds.items():
+        if name not in there:
+            continue
         with unless_missing():
-            what = [{"Key": "Name", "Values": [name]}]
-            if not ssm.describe_parameters(ParameterFilters=what)["Parameters"]:
-                continue
             tags = tag_map(ssm.list_tags_for_resource(ResourceType="Parameter", ResourceId=name)["TagList"])
             is_address = kind is PartKind.ADDRESS
             value = str(ssm.get_parameter(Name=name)["Parameter"]["Value"]) if is_address else ""

@@ -27,13 +27,19 @@ COMING = ("initiating-request", WAITS, "provisioning", OPEN)
 
 @dataclass(frozen=True)
 class Network:
-    """A stack's network in a region. tables: route tables of the subnets of its machines; group: of its machines."""
+    """A stack's network in a region.
+
+    tables: route tables of the subnets of its machines. group: of its machines. routes: each with its table, the
+    network that it leads to, and its peering. let_in: networks that the group lets in.
+    """
 
     region: str
     vpc: str
     cidrs: tuple[str, ...]
     tables: tuple[str, ...]
     group: str
+    routes: frozenset[tuple[str, str, str]]
+    let_in: frozenset[str]
 
 
 def clients_of(aws: Clients, site: Site, region: str) -> Clients:
@@ -63,7 +69,15 @@ def network(aws: Clients, site: Site, region: str) -> Network | None:
     else:
         mine = (each for each in tables if tag_map(each.get("Tags", ())).get(TAG_STACK) == site.name)
         used = tuple(str(each["RouteTableId"]) for each in mine)
-    return Network(region, vpc, cidrs or (str(described["CidrBlock"]),), used, str(ours[0]["GroupId"]))
+    routes = frozenset(
+        (str(table["RouteTableId"]), str(route["DestinationCidrBlock"]), str(route["VpcPeeringConnectionId"]))
+        for table in tables
+        for route in table["Routes"]
+        if "DestinationCidrBlock" in route and "VpcPeeringConnectionId" in route
+    )
+    let_in = {each["CidrIp"] for rule in ours[0]["IpPermissions"] for each in rule.get("IpRanges", ())}
+    own = cidrs or (str(described["CidrBlock"]),)
+    return Network(region, vpc, own, used, str(ours[0]["GroupId"]), routes, frozenset(let_in))
 
 
 def _tables_of(tables: list[dict[str, Any]], subnets: set[str]) -> tuple[str, ...]:
@@ -98,7 +112,7 @@ def peerings(aws: Clients, site: Site, regions: tuple[str, ...]) -> Iterator[Par
                 if end not in networks and end in regions:
                     networks[end] = network(aws, site, end)
             is_open = status == OPEN and all(
-                _leads(aws, site, networks.get(one), networks.get(other), each["VpcPeeringConnectionId"])
+                _leads(networks.get(one), networks.get(other), each["VpcPeeringConnectionId"])
                 for one, other in permutations(ends)
             )
             name, ending = peering_name(*ends), status == "deleting"
@@ -106,23 +120,12 @@ def peerings(aws: Clients, site: Site, regions: tuple[str, ...]) -> Iterator[Par
             yield Part(*what, value=status, region=ends[0], other_region=ends[1])
 
 
-def _leads(aws: Clients, site: Site, one: Network | None, other: Network | None, peering: str) -> bool:
+def _leads(one: Network | None, other: Network | None, peering: str) -> bool:
     """Whether one network has routes to the other, and lets it in."""
     if one is None or other is None:
         return False
-    ec2 = clients_of(aws, site, one.region).client("ec2")
-    tables = ec2.describe_route_tables(RouteTableIds=list(one.tables))["RouteTables"] if one.tables else []
-    routed = all(
-        any(
-            route.get("DestinationCidrBlock") == cidr and route.get("VpcPeeringConnectionId") == peering
-            for route in table["Routes"]
-        )
-        for table in tables
-        for cidr in other.cidrs
-    )
-    (group,) = ec2.describe_security_groups(GroupIds=[one.group])["SecurityGroups"]
-    let_in = {each["CidrIp"] for rule in group["IpPermissions"] for each in rule.get("IpRanges", ())}
-    return bool(tables) and routed and set(other.cidrs) <= let_in
+    routed = all((table, cidr, peering) in one.routes for table in one.tables for cidr in other.cidrs)
+    return bool(one.tables) and routed and set(other.cidrs) <= one.let_in
 
 
 def connect(aws: Clients, site: Site, region: str, other_region: str, part: Part | None) -> None:
