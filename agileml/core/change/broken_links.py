@@ -9,7 +9,7 @@ which is twice as long each time, up to an hour, so that a link that comes and g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from agileml.core.change.membership import Member, Membership
@@ -79,7 +79,7 @@ class BrokenLinks:
         late = [pair for pair in down if self._links[pair].for_s >= self.patience_s]
         if not late:
             return None
-        degree = Counter(node for pair in down for node in pair)
+        degree = count_links(down, frozenset() if view is None else view.member_set)
         first, second = min(late, key=lambda pair: self._links[pair].since_s)
         given, reason = choose(first, second, members, view, degree)
         for_s = self._links[first, second].for_s
@@ -121,6 +121,13 @@ class BrokenLinks:
                 self._accused_s[node] = now_s
 
 
+def count_links(down: Iterable[Pair], serving: Collection[str]) -> Counter[str]:
+    """How many broken links speak against each machine. Those to newcomers do not speak against a machine that serves:
+    the run goes on without newcomers that do not reach it."""
+    ends = ((node, other) for pair in down for node, other in (pair, pair[::-1]))
+    return Counter(node for node, other in ends if node not in serving or other in serving)
+
+
 def choose(
     first: str, second: str, members: Membership, view: View | None, degree: Counter[str]
 ) -> tuple[str, str]:
@@ -129,7 +136,7 @@ def choose(
     reasons: tuple[tuple[str, Callable[[Member], int]], ...] = (
         ("the other one is the last reliable machine", lambda m: not members.is_last_reliable(m.name)),
         ("the other one has the only copy of a partition", lambda m: not _has_only_copy(m, view)),
-        ("it has more broken links", lambda m: degree[m.name]),
+        ("more broken links speak against it", lambda m: degree[m.name]),
         ("the other one is a member", lambda m: view is None or m.name not in view.member_set),
         ("the other one is reliable", lambda m: m.tier is Tier.TRANSIENT),
         ("it is the younger one", lambda m: younger.index(m.name)),

@@ -83,7 +83,7 @@ def test_a_machine_that_reaches_nobody_is_given_up_and_not_the_others():
     members, links = make("r0", "r1", "t1", "t2", "t3")
     said = {"t1": ["r0", "t2", "t3"], "r0": ["t1"]}
     found, at_s = go_on(members, links, 60.0, said)
-    assert found.machine == "t1" and "it has more broken links" in found.reason
+    assert found.machine == "t1" and "more broken links speak against it" in found.reason
     members.keep_apart("t1", at_s)
     assert go_on(members, links, 60.0, said, from_s=at_s) is None
 
@@ -93,7 +93,7 @@ def test_a_machine_that_reaches_nobody_is_given_up_and_not_the_others():
     [
         (("r0", "t1"), None, {"r0": 3, "t1": 1}, "t1", "the other one is the last reliable machine"),
         (("r1", "t1"), ("r1",), {"r1": 3, "t1": 1}, "t1", "the other one has the only copy of a partition"),
-        (("r1", "t1"), ("t1",), {"r1": 3, "t1": 1}, "r1", "it has more broken links"),
+        (("r1", "t1"), ("t1",), {"r1": 3, "t1": 1}, "r1", "more broken links speak against it"),
         (("t1", "t2"), ("t2",), {}, "t1", "the other one is a member"),
         (("r1", "t1"), ("t1",), {}, "t1", "the other one is reliable"),
         (("t1", "t2"), None, {}, "t2", "it is the younger one"),
@@ -109,6 +109,25 @@ def test_who_is_given_up(pair, view, degree, given, why):
         there = ("r0", "r1", "t1") if given != "t1" or pair[0] == "r1" else ("r0", "t2")
         found = make_view(*there, owner=owner, backup=("r1",))
     assert choose(*pair, members, found, Counter(degree)) == (given, f"{given} is given up: {why}")
+
+
+def test_newcomers_that_do_not_reach_a_machine_that_serves_are_given_up_and_not_it():
+    members, links = make("r0", "t1", "t2", "t3", "t4")
+    said = {newcomer: ["t1"] for newcomer in ("t2", "t3", "t4")}
+    found, _ = go_on(members, links, 60.0, said, view=make_view("r0", "t1"))
+    assert (found.machine, found.other) == ("t2", "t1")
+
+
+def test_a_machine_that_serves_and_reaches_no_other_that_serves_is_given_up():
+    members, links = make("r0", "t1", "t2", "t3")
+    found, _ = go_on(members, links, 60.0, {"t1": ["r0", "t2", "t3"]}, view=make_view("r0", "t1", "t2"))
+    assert found.machine == "t1"
+
+
+def test_a_newcomer_that_reaches_no_other_newcomer_is_given_up_and_not_they():
+    members, links = make("r0", "t1", "t2", "t3")
+    found, _ = go_on(members, links, 60.0, {"t1": ["t2", "t3"]}, view=make_view("r0"))
+    assert found.machine == "t1"
 
 
 def test_it_comes_back_when_nobody_accuses_it_and_later_each_time():
