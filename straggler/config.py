@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from straggler.flexrr.groups import helper_groups
+from straggler.flexrr.groups import helper_groups, most_helpers
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
@@ -19,6 +27,9 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
+USUAL_GROUP = 4  # or what the machines allow, where nobody names another
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,7 +37,7 @@ class _Strict(BaseModel):
 class FlexRrConfig(_Strict):
     """Table 3.1 (see `FlexRrParameters`)."""
 
-    group_size: int = Field(default=4, ge=0)
+    group_size: int = Field(default=USUAL_GROUP, ge=0)
     initial: Share = 0.025
     follow_up: Share = 0.05
     checks: int = Field(default=100, ge=1)
@@ -34,6 +45,11 @@ class FlexRrConfig(_Strict):
     checkpoint: Share = 0.75
     replication: Share = 1.0
     average_weight: Share = 0.5
+
+    def with_usual(self, group_size: int) -> FlexRrConfig:
+        """These parameters, with this size of a group unless they name one."""
+        named = "group_size" in self.model_fields_set
+        return self if named else self.model_copy(update={"group_size": group_size})
 
     def parameters(self) -> FlexRrParameters:
         """As the protocol takes them."""
@@ -78,11 +94,23 @@ class StragglerConfig(_Strict):
     seeds: int = Field(3, ge=1)
     seed: int = Field(0, ge=0)
     check_s: NotNegative = 0.0
-    flexrr: FlexRrConfig = FlexRrConfig()
+    flexrr: FlexRrConfig = Field(default_factory=FlexRrConfig, validate_default=True)
     network: NetworkConfig = NetworkConfig()
     departures: list[DepartureConfig] = []
     variants: dict[str, FlexRrConfig] = {}
     variants_of: str = "flexrr"
+
+    @field_validator("flexrr", "variants", mode="after")
+    @classmethod
+    def _usual_groups_fit(cls, value: Any, info: ValidationInfo) -> Any:
+        """A group size that nobody names is the usual one, or what these machines allow."""
+        workers, machines = info.data.get("workers"), info.data.get("machines")
+        if workers is None or machines is None:
+            return value  # refused
+        usual = min(USUAL_GROUP, most_helpers(workers, machines))
+        if isinstance(value, FlexRrConfig):
+            return value.with_usual(usual)
+        return {label: variant.with_usual(usual) for label, variant in value.items()}
 
     @model_validator(mode="before")
     @classmethod

@@ -33,12 +33,24 @@ def helper_groups(workers: int, machines: int, group_size: int) -> Groups:
     if group_size < 0:
         raise ValueError(f"group_size is {group_size}; expected 0 or more")
     used = min(machines, workers)
+    if group_size > (most := most_helpers(workers, machines)):
+        raise ValueError(
+            f"group_size is {group_size}, but {workers} workers on {machines} machines have only {most} possible "
+            "helpers each; expected a group_size of at most that"
+        )
     helpers = tuple(_helpers_of(worker, workers, used, group_size) for worker in range(workers))
     helpees: list[list[int]] = [[] for _ in range(workers)]
     for worker, group in enumerate(helpers):
         for helper in group:
             helpees[helper].append(worker)
     return Groups(helpers, tuple(tuple(group) for group in helpees))
+
+
+def most_helpers(workers: int, machines: int) -> int:
+    """The largest group that every worker can have: one worker on each other machine, and one on its own if each
+    machine has two."""
+    used = min(machines, workers)
+    return used - 1 + (workers >= 2 * used)
 
 
 def _helpers_of(worker: int, workers: int, machines: int, group_size: int) -> tuple[int, ...]:
@@ -48,11 +60,6 @@ def _helpers_of(worker: int, workers: int, machines: int, group_size: int) -> tu
     here = _in_round(machine, round_ - 1, workers, machines)
     near = (here,) if here != worker else ()
     elsewhere = group_size - len(near)
-    if elsewhere > machines - 1:
-        raise ValueError(
-            f"group_size is {group_size}, but worker {worker} of {workers} on {machines} machines has only "
-            f"{machines - 1 + len(near)} possible helpers; expected a group_size of at most that"
-        )
     return near + tuple(
         _in_round((machine - step) % machines, round_, workers, machines) for step in range(1, elsewhere + 1)
     )

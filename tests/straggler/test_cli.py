@@ -73,6 +73,21 @@ def test_every_config_is_valid(path: Path) -> None:
     assert isinstance(read_config(path), StragglerConfig)
 
 
+@pytest.mark.parametrize(
+    ("workers", "machines", "helpers"), [(1, 1, 0), (2, 1, 1), (4, 4, 3), (3, 2, 1), (4, 2, 2), (64, 8, 4)]
+)
+def test_few_machines_have_groups_as_large_as_they_allow(workers: int, machines: int, helpers: int) -> None:
+    config = StragglerConfig(workers=workers, machines=machines)
+    assert config.flexrr.group_size == helpers
+
+
+def test_a_group_that_somebody_names_must_fit() -> None:
+    with pytest.raises(
+        ValueError, match="group_size is 4, but 4 workers on 4 machines have only 3 possible helpers each"
+    ):
+        StragglerConfig.model_validate({"workers": 4, "machines": 4, "flexrr": {"group_size": 4}})
+
+
 def test_machines_take_their_workers_along(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("workers: 10\nmachines: 4\ndepartures: [{machine: 1, at_s: 2}]\n")
@@ -87,7 +102,11 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         (["--schemes", ""], "", "options: schemes"),
         (["--workers", "0"], "", "options: workers is 0"),
         (["--workers", "4", "--machines", "8"], "", "4 workers on 8 machines"),
-        (["--workers", "4", "--machines", "2"], "", "group_size is 4, but worker 0 of 4 on 2 machines"),
+        (
+            ["--workers", "4", "--machines", "2"],
+            "flexrr: {group_size: 4}",
+            "group_size is 4, but 4 workers on 2 machines",
+        ),
         (["--pattern", "trace:nowhere.csv"], "", "trace nowhere.csv cannot be read"),
         ([], "wrokers: 3", "c.yaml: wrokers is no key; expected one of check_s, departures"),
         ([], "flexrr: {initail: 0.1}", "c.yaml: flexrr.initail is no key; expected one of average_weight"),

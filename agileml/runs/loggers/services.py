@@ -104,8 +104,10 @@ class WandbLogger(Callback):
             "config": dict(config),
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "settings": wandb.Settings(console="off"),  # the run's own progress needs the terminal
+            "resume": "allow",
         }
-        self._run = wandb.init(**usual | self._arguments | {"id": kept.read(), "resume": "allow"})
+        begun = kept.read()
+        self._run = wandb.init(**usual | self._arguments | ({} if begun is None else {"id": begun}))
         kept.write(self._run.id)
         # Its own step must not go back, and after a rollback clocks come again.
         self._run.define_metric("clock")

@@ -160,6 +160,20 @@ agileml.run({JOB!r}, sequential=True, log=["wandb"], out={str(tmp_path / "run")!
 
 
 @pytest.mark.slow
+def test_wandb_takes_the_id_that_its_user_names(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    text = f"""
+import agileml
+from agileml.runs.loggers.services import WandbLogger
+callbacks = [WandbLogger(id="mine", mode="offline")]
+agileml.run({JOB!r}, sequential=True, callbacks=callbacks, out={str(tmp_path / "run")!r})
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/run-mine.wandb"))
+
+
+@pytest.mark.slow
 def test_wandb_without_a_key_is_found_out_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
