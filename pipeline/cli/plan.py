@@ -15,7 +15,7 @@ from pipeline.cli.common import check_out, progress, whole, write_text
 if TYPE_CHECKING:
     from pipeline.compare import Row
     from pipeline.partition.plan import Plan
-    from pipeline.partition.planner import Options
+    from pipeline.partition.planner import DoesNotFitError, Options
     from pipeline.topology.levels import Topology
 
 
@@ -99,9 +99,12 @@ def _print_plans(plans: Sequence[Plan]) -> None:
     print()
 
 
-def _print_counts(fewer: Mapping[int, Plan]) -> None:
-    """The best plan on each number of machines."""
+def _print_counts(fewer: Mapping[int, Plan | DoesNotFitError]) -> None:
+    """The best plan on each number of machines, or why none fits them."""
     for count, plan in fewer.items():
+        if isinstance(plan, Exception):
+            print(f"{count} machines: {plan}")
+            continue
         print(
             f"{count} machines: {plan.config}, {plan.workers} devices, "
             f"{plan.seconds_per_minibatch * 1e3:.3f} ms per minibatch"
@@ -156,12 +159,18 @@ def _numbers(plan: Plan, rows: Sequence[Row], options: Options) -> dict[str, Any
 
 
 def _print_json(
-    plans: Sequence[Plan], rows: Sequence[Row], fewer: Mapping[int, Plan], options: Options
+    plans: Sequence[Plan],
+    rows: Sequence[Row],
+    fewer: Mapping[int, Plan | DoesNotFitError],
+    options: Options,
 ) -> None:
     """A line for each plan, the best first, then for each number of machines."""
-    found = [(None, plan, rows if number == 0 else []) for number, plan in enumerate(plans)]
-    for machines, plan, compared in [*found, *((count, plan, []) for count, plan in fewer.items())]:
-        print(json.dumps({"machines": machines, **_numbers(plan, compared, options)}, allow_nan=False))
+    for number, plan in enumerate(plans):
+        found = _numbers(plan, rows if number == 0 else [], options)
+        print(json.dumps({"machines": None, **found}, allow_nan=False))
+    for count, best in fewer.items():
+        found = {"does_not_fit": str(best)} if isinstance(best, Exception) else _numbers(best, [], options)
+        print(json.dumps({"machines": count, **found}, allow_nan=False))
 
 
 def _write_plan(out: Path, plan: Plan, rows: Sequence[Row], options: Options) -> None:

@@ -36,6 +36,10 @@ class PartitionError(ValueError):
     """No plan can be made; the message is one sentence that says why and what would help."""
 
 
+class DoesNotFitError(PartitionError):
+    """No plan fits the devices' memory."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of `partition`; see there."""
@@ -113,9 +117,9 @@ def data_parallel_plan(profile: Profile, topology: Topology, options: Options | 
 
 def plans_for_machines(
     profile: Profile, topology: Topology, machines: Sequence[int], options: Options | None = None
-) -> dict[int, Plan]:
-    """The best plan for several counts of the outermost components (servers), in one go: the inner levels are
-    solved once. Raises as `partition`."""
+) -> dict[int, Plan | DoesNotFitError]:
+    """The best plan for several counts of the outermost components (servers), or why none fits them, in one go: the
+    inner levels are solved once. Raises as `partition`, other than DoesNotFitError."""
     if not machines or min(machines) < 1:
         raise PartitionError(f"machines must be counts of 1 or more, found {list(machines)}")
     options = options or Options()
@@ -124,7 +128,7 @@ def plans_for_machines(
             "plans for several counts of machines need equal devices: leave out device_speed"
         )
     solver = _Solver(profile, topology.with_outer_count(max(machines)), options, only_best=False)
-    return {count: solver.plans(count, 1)[0] for count in machines}
+    return {count: solver.best(count) for count in machines}
 
 
 class _Solver:
@@ -152,6 +156,13 @@ class _Solver:
         )
         self.tables = self._tables()
 
+    def best(self, machines: int) -> Plan | DoesNotFitError:
+        """The best plan on so many of the outermost components, or why none fits them."""
+        try:
+            return self.plans(machines, 1)[0]
+        except DoesNotFitError as error:
+            return error
+
     def plans(self, machines: int, k: int) -> list[Plan]:
         """The k best plans on so many of the outermost components."""
         problem = self.tables.problem
@@ -168,7 +179,7 @@ class _Solver:
             if len(found) == k:
                 break
         if not found:
-            raise PartitionError(self._why_nothing_fits(topology))
+            raise DoesNotFitError(self._why_nothing_fits(topology))
         return list(found.values())
 
     def alone(self) -> Plan:
@@ -368,10 +379,8 @@ class _Solver:
         if self.memory.recompute is Recompute.NEVER:
             help_text = "recomputing, " + help_text
         # A hint is worth a few seconds, not minutes.
-        factors = (
-            () if work(self.tables.problem) > MAX_WORK / 10 else (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-        )
-        for factor in factors:
+        is_quick = work(self.tables.problem) <= MAX_WORK / 10
+        for factor in (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64) if is_quick else ():
             wider = replace(self.memory, limit_bytes=limit * factor)
             tables = Tables(replace(self.tables.problem, memory=wider))
             if next(best_first(tables, tables.choices(len(topology.levels), 0).all, 64), None):

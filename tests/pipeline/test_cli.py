@@ -69,6 +69,20 @@ def test_plan_needs_no_other_numbers_of_machines(profile: Path, capsys) -> None:
     assert json.loads(line)["machines"] is None
 
 
+def test_a_count_of_machines_that_no_plan_fits_is_said_beside_the_plans_of_the_others(
+    profile: Path, capsys
+) -> None:
+    words = ("plan", profile, "--topology", "4x10", "--memory", "188", "--machines", "1,2")
+    assert run(*words) == 0
+    printed = capsys.readouterr().out
+    assert "1 machines: no plan on 1 devices fits" in printed and "2 machines: straight" in printed
+    assert run(*words, "--json") == 0
+    best, one, two = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (best["machines"], one["machines"], two["machines"]) == (None, 1, 2)
+    assert set(one) == {"machines", "does_not_fit"} and "no plan" in one["does_not_fit"]
+    assert best["config"] and two["config"]
+
+
 def test_schedule_prints_checks_and_draws(tmp_path: Path, capsys) -> None:
     picture = tmp_path / "s.svg"
     assert run("schedule", "--replicas", "1-1-1-1", "--minibatches", 8, "--out", picture) == 0
