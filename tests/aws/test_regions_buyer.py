@@ -159,7 +159,10 @@ def test_it_ends_what_an_earlier_job_left_in_another_region(rig: Rig, is_lost: b
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_driver_hears_of_machines_that_were_ended_before_it_asked(rig: Rig, is_known: bool) -> None:
+@pytest.mark.parametrize("is_new", [False, True], ids=["one connection", "another connection"])
+def test_a_driver_hears_of_machines_that_were_ended_before_it_asked(
+    rig: Rig, is_known: bool, is_new: bool
+) -> None:
     """The buyer looks by itself too. It knows what it bought, unless its records went with the head."""
     rig.buyer.open(OpenJob("widebuyer", "first"), 1)
     left = rig.buy("a", HERE)
@@ -169,6 +172,9 @@ def test_a_driver_hears_of_machines_that_were_ended_before_it_asked(rig: Rig, is
     rig.again().open(OpenJob("widebuyer", "second"), 1)
     rig.look(1)
     assert not rig.bought()
+    if is_new:
+        rig.buyer.left(1)
+        rig.buyer.open(OpenJob("widebuyer", "second"), 1)
     ended = rig.buyer.answer(EndOthers(), 1)
     assert isinstance(ended, OthersEnded) and [each.instance_id for each in ended.machines] == left
     assert {each.job for each in ended.machines} == {"widebuyer/first"}

@@ -139,6 +139,8 @@ class Buyer:
         if running is not None and running.driver is not None and running.name != request.job:
             raise RefusedError(f"the stack {stack} runs job {running.name}, expected no second one")
         self._job = self._attached(request.job, driver)
+        if running is not None:  # this driver may have been connected before, without having asked
+            self._job.untold.update(running.untold)
         for other in self._expenses.jobs - {request.job}:
             self._expenses.forget_orders(other)  # what they bought is found by its tag (`_end_others`)
         catalog = self._job.catalog

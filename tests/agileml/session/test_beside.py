@@ -148,7 +148,7 @@ class Kept:
         return 42
 
 if __name__ == "__main__":
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     kept = Kept.remote()
     assert ray.get(kept.value.remote()) == 42
     before = {name: value for name, value in os.environ.items() if "RAY" in name}
@@ -161,7 +161,7 @@ if __name__ == "__main__":
     ray.shutdown()
     train(sys.argv[1] + "/three")  # in this process
     assert before == {name: value for name, value in os.environ.items() if "RAY" in name}
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     assert ray.get(Kept.remote().value.remote()) == 42
     print("all is well")
 """
