@@ -155,6 +155,7 @@ def _numbers(plan: Plan, rows: Sequence[Row], options: Options) -> dict[str, Any
         "data_parallel_seconds": known(plan.data_parallel_seconds),
         "stages": stages,
         "compared": [{**asdict(row), "simulated_s": known(row.simulated_s)} for row in rows],
+        "does_not_fit": None,  # of a count of machines
     }
 
 
@@ -166,11 +167,14 @@ def _print_json(
 ) -> None:
     """A line for each plan, the best first, then for each number of machines."""
     for number, plan in enumerate(plans):
-        found = _numbers(plan, rows if number == 0 else [], options)
-        print(json.dumps({"machines": None, **found}, allow_nan=False))
+        found = {"machines": None, **_numbers(plan, rows if number == 0 else [], options)}
+        print(json.dumps(found, allow_nan=False))
     for count, best in fewer.items():
-        found = {"does_not_fit": str(best)} if isinstance(best, Exception) else _numbers(best, [], options)
-        print(json.dumps({"machines": count, **found}, allow_nan=False))
+        if isinstance(best, Exception):
+            found = {**dict.fromkeys(found), "machines": count, "does_not_fit": str(best)}
+        else:
+            found = {"machines": count, **_numbers(best, [], options)}
+        print(json.dumps(found, allow_nan=False))
 
 
 def _write_plan(out: Path, plan: Plan, rows: Sequence[Row], options: Options) -> None:
