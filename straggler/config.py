@@ -27,9 +27,6 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-USUAL_GROUP = 4  # or what the machines allow, where nobody names another
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +34,7 @@ class _Strict(BaseModel):
 class FlexRrConfig(_Strict):
     """Table 3.1 (see `FlexRrParameters`)."""
 
-    group_size: int = Field(default=USUAL_GROUP, ge=0)
+    group_size: int = Field(default=FlexRrParameters.group_size, ge=0)
     initial: Share = 0.025
     follow_up: Share = 0.05
     checks: int = Field(default=100, ge=1)
@@ -107,7 +104,7 @@ class StragglerConfig(_Strict):
         workers, machines = info.data.get("workers"), info.data.get("machines")
         if workers is None or machines is None:
             return value  # refused
-        usual = min(USUAL_GROUP, most_helpers(workers, machines))
+        usual = min(FlexRrParameters.group_size, most_helpers(workers, machines))
         if isinstance(value, FlexRrConfig):
             return value.with_usual(usual)
         return {label: variant.with_usual(usual) for label, variant in value.items()}

@@ -25,7 +25,6 @@ from agileml.events.terms import Fault, Loss, Tier
 from agileml.process.spec import RunSpec, variables_here
 
 LOOK_S = 0.5  # between two looks at Ray's list of nodes
-ANSWER_S = 3.0  # to wait for a head on this computer, until we ask whether its processes live
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray's job server for the drivers that it starts
 
 
@@ -195,7 +194,7 @@ class LocalFleet:
         if time.monotonic() < self._look_due_s:
             return
         self._look_due_s = time.monotonic() + LOOK_S
-        if (alive := ray_cluster.live_nodes(ANSWER_S)) is None:
+        if (alive := ray_cluster.live_nodes(ray_cluster.ANSWER_S)) is None:
             check_head(self._cluster)
             return
         for node_id in sorted(self._present - alive):

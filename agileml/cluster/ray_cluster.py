@@ -25,6 +25,7 @@ from agileml.cluster.wanted import NodeOffer
 from agileml.events.terms import Tier
 
 REACH_TIMEOUT_S = 3.0
+ANSWER_S = 3.0  # to wait for an answer of Ray, until we ask whether its head lives
 TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"
 HEAD_RESOURCE = "node:__internal_head__"
 MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}

@@ -86,6 +86,7 @@ class Ec2Layer:
         self.most: dict[str, int] = {}  # zone -> machines that a fleet gets at most
         self.prices: dict[tuple[str, str], float] = {}  # (type, zone) -> $/h
         self.is_silent = False  # no call is answered
+        self.ends_unanswered = False  # machines end, and the answer never comes
         self.unlisted: set[str] = set()  # machines that were just bought: no call knows them yet
         self.seen = Counter[str]()
         self.bought: dict[str, list[str]] = {}  # token -> machines
@@ -170,7 +171,10 @@ class Ec2Layer:
         if new := self.unlisted & set(InstanceIds):
             text = f"The instance IDs '{', '.join(sorted(new))}' do not exist"
             raise failure("InvalidInstanceID.NotFound", text, "TerminateInstances", 400)
-        return self.client.terminate_instances(InstanceIds=InstanceIds)
+        answer = self.client.terminate_instances(InstanceIds=InstanceIds)
+        if self.ends_unanswered:
+            raise ReadTimeoutError(endpoint_url="ec2")
+        return answer
 
     def evict(self, machine_id: str) -> None:
         """Take a machine as the market does."""

@@ -181,6 +181,19 @@ def test_a_driver_hears_of_machines_that_were_ended_before_it_asked(
     assert rig.buyer.answer(EndOthers(), 1) == OthersEnded(())
 
 
+def test_a_driver_hears_of_machines_whose_end_was_not_answered(rig: Rig) -> None:
+    """EC2 lists them as ending when it is asked again."""
+    rig.buyer.open(OpenJob("widebuyer", "first"), 1)
+    left = rig.buy("a", HERE)
+    rig.again().open(OpenJob("widebuyer", "second"), 1)
+    rig.aws.layer.ends_unanswered = True
+    with pytest.raises(UnknownOutcomeError, match="ending machines"):
+        rig.buyer.answer(EndOthers(), 1)
+    rig.aws.layer.ends_unanswered = False
+    ended = rig.buyer.answer(EndOthers(), 1)
+    assert isinstance(ended, OthersEnded) and [each.instance_id for each in ended.machines] == left
+
+
 @pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "answer lost"])
 def test_it_ends_what_an_earlier_job_bought_a_moment_ago(rig: Rig, is_lost: bool) -> None:
     """EC2 does not list the machine yet when the next job begins."""

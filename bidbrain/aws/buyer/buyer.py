@@ -212,10 +212,11 @@ class Buyer:
 
     def _end_others_in(self, job: _Job, region: str | None) -> None:
         left = left_behind(job.attached, self._place.names.stack, self._place.host, region)
+        # First: where the answer is lost the machines end all the same, and are not found here again.
+        job.untold.update({each.machine_id: each.job for each in left})
         terminate(job.attached.ec2 if region is None else job.attached.elsewhere[region], left)
         for each in left:
             self._say(f"ended {each.machine_id}, which job {each.job} left running")
-        job.untold.update({each.machine_id: each.job for each in left})
         if self._clock.now_s() - job.began_s >= UNSEEN_S:  # by now EC2 lists all that was bought before
             job.unswept.discard(region)
 
