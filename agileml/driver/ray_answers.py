@@ -12,7 +12,6 @@ from typing import Any
 
 import ray
 
-from agileml.cluster import ray_cluster
 from agileml.cluster.ray_cluster import ANSWER_S
 from agileml.errors import HeadLostError
 
@@ -25,7 +24,7 @@ class RayAnswers:
     def __init__(
         self,
         check_own_head: Callable[[], None],
-        live_nodes: Callable[[float], frozenset[str] | None] = ray_cluster.live_nodes,
+        live_nodes: Callable[[float], frozenset[str] | None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """check_own_head: see `fleet.Fleet`. live_nodes: see `ray_cluster`."""
