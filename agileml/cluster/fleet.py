@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 from agileml.cluster import ray_cluster
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.local import LocalCluster
-from agileml.cluster.ray_cluster import TieredNode
+from agileml.cluster.ray_cluster import GcsWatch, TieredNode
 from agileml.cluster.travel import code_of
 from agileml.cluster.wanted import shortage
 from agileml.config.job import JobConfig
@@ -222,6 +222,7 @@ class ExistingFleet:
     def __init__(self, spec: RunSpec, gcs_address: str) -> None:
         self._spec = spec
         self._address = gcs_address
+        self._gcs = GcsWatch(ray_cluster.live_nodes)
         waiting = spec.waiting_machines()
         start = spec.config.machines
         self._wanted = {Tier.RELIABLE: start.reliable, Tier.TRANSIENT: start.transient}
@@ -255,6 +256,8 @@ class ExistingFleet:
         if time.monotonic() < self._due_s:
             return []
         self._due_s = time.monotonic() + LOOK_S
+        if self._gcs.live_nodes() is None:  # the other questions would wait for it for a minute
+            return []
         return list(self._changes(ray_cluster.tiered_nodes(), ray_cluster.draining()))
 
     def _changes(self, present: Sequence[TieredNode], draining: dict[str, float | None]) -> list[FleetEvent]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,15 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.ray_startup import held_sigterm, sigterm_blocked
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer
+from agileml.errors import HeadLostError
 from agileml.events.terms import Tier
 
 REACH_TIMEOUT_S = 3.0
 ANSWER_S = 3.0  # to wait for an answer of Ray, until we ask whether its head lives
+RAYS_LIMIT = (
+    "RAY_gcs_rpc_server_reconnect_timeout_s"  # a setting of Ray, 60 s unless the environment has another
+)
+BEFORE_RAY_S = 20.0  # that we give up before Ray ends the process
 TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"
 HEAD_RESOURCE = "node:__internal_head__"
 MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
@@ -82,6 +88,41 @@ def live_nodes(timeout_s: float) -> frozenset[str] | None:
         return None
     alive = GcsNodeInfo.GcsNodeState.ALIVE
     return frozenset(node_id.hex() for node_id, node in found.items() if node.state == alive)
+
+
+def gcs_limit_s() -> float:
+    """Seconds that we wait for a GCS that does not answer: Ray would end the process, without a word of ours."""
+    return max(ANSWER_S, float(os.environ.get(RAYS_LIMIT, 60)) - BEFORE_RAY_S)
+
+
+class GcsWatch:
+    """Asks a GCS for the nodes that live, and knows since when it has not answered."""
+
+    def __init__(
+        self,
+        live_nodes: Callable[[float], frozenset[str] | None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """live_nodes: as the function of this name."""
+        self._live_nodes = live_nodes
+        self._clock_s = clock_s
+        self._limit_s = gcs_limit_s()
+        self._silent_since_s: float | None = None
+
+    def live_nodes(self) -> frozenset[str] | None:
+        """Their ids; None: it does not answer. Raises HeadLostError when it has not answered for `gcs_limit_s`."""
+        asked_s = self._clock_s()
+        if (alive := self._live_nodes(ANSWER_S)) is not None:
+            self._silent_since_s = None
+            return alive
+        if self._silent_since_s is None:
+            self._silent_since_s = asked_s
+        if self._clock_s() - self._silent_since_s >= self._limit_s:
+            raise HeadLostError(
+                f"Ray's head has not answered for {self._limit_s:.0f} s, and the run ends; start it again once it is "
+                "back, with --resume if there are checkpoints"
+            )
+        return None
 
 
 def tiered_nodes() -> list[TieredNode]:
