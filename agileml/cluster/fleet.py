@@ -93,9 +93,9 @@ class Fleet(Protocol):
     def check_head(self) -> None:
         """Raise HeadLostError when the cluster's head is gone. Asked after an error whose cause is not known."""
 
-    def check_own_head(self) -> None:
-        """Raise HeadLostError when the head's processes are ours and have ended. Asked while a call to Ray takes long;
-        the GCS of a cluster that others run may come back."""
+    def watch_head(self) -> None:
+        """Raise HeadLostError when the head's processes are ours and have ended, or when the GCS of a cluster that
+        others run has not answered for `gcs_limit_s`. Asked while a call to Ray takes long."""
 
     def missing(self) -> str:
         """The nodes that the fleet lacks before a run can start, as "wants ..."; empty when it has all."""
@@ -183,7 +183,7 @@ class LocalFleet:
     def check_head(self) -> None:
         check_head(self._cluster)
 
-    def check_own_head(self) -> None:
+    def watch_head(self) -> None:
         check_head(self._cluster)
 
     def missing(self) -> str:
@@ -293,8 +293,8 @@ class ExistingFleet:
                 "there are checkpoints"
             ) from error
 
-    def check_own_head(self) -> None:
-        """Does nothing: the head belongs to others."""
+    def watch_head(self) -> None:
+        self._gcs.live_nodes()
 
     def missing(self) -> str:
         machines = self._spec.config.machines

@@ -28,9 +28,8 @@ from agileml.events.terms import Tier
 
 REACH_TIMEOUT_S = 3.0
 ANSWER_S = 3.0  # to wait for an answer of Ray, until we ask whether its head lives
-RAYS_LIMIT = (
-    "RAY_gcs_rpc_server_reconnect_timeout_s"  # a setting of Ray, 60 s unless the environment has another
-)
+RAYS_LIMIT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # of Ray's own wait for a GCS; 60 s where it is not set
+UNWATCHED_S = 3 * ANSWER_S  # between two looks, if the GCS may have answered meanwhile
 BEFORE_RAY_S = 20.0  # that we give up before Ray ends the process
 TIER_LABEL, ALLOCATION_LABEL, MARKET_LABEL = "tier", "allocation", "ray.io/market-type"
 HEAD_RESOURCE = "node:__internal_head__"
@@ -108,16 +107,21 @@ class GcsWatch:
         self._clock_s = clock_s
         self._limit_s = gcs_limit_s()
         self._silent_since_s: float | None = None
+        self._looked_s = 0.0  # when it last did not answer
 
     def live_nodes(self) -> frozenset[str] | None:
-        """Their ids; None: it does not answer. Raises HeadLostError when it has not answered for `gcs_limit_s`."""
+        """Their ids; None: it does not answer. Raises HeadLostError when it has not answered for `gcs_limit_s`.
+
+        Of a time in which nobody asked nothing is known, so silence counts from the next look.
+        """
         asked_s = self._clock_s()
         if (alive := self._live_nodes(ANSWER_S)) is not None:
             self._silent_since_s = None
             return alive
-        if self._silent_since_s is None:
+        if self._silent_since_s is None or asked_s - self._looked_s > UNWATCHED_S:
             self._silent_since_s = asked_s
-        if self._clock_s() - self._silent_since_s >= self._limit_s:
+        self._looked_s = self._clock_s()
+        if self._looked_s - self._silent_since_s >= self._limit_s:
             raise HeadLostError(
                 f"Ray's head has not answered for {self._limit_s:.0f} s, and the run ends; start it again once it is "
                 "back, with --resume if there are checkpoints"

@@ -13,9 +13,8 @@ from typing import Any
 import ray
 
 from agileml.application import Array
-from agileml.cluster import ray_cluster
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
-from agileml.cluster.ray_cluster import HEAD_RESOURCE, GcsWatch, TieredNode
+from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode
 from agileml.config.hardware import Hardware, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
@@ -51,11 +50,11 @@ class ActorGroup:
         expected: int,
         runtime_env: dict[str, Any],
         startup: Startup,
-        check_own_head: Callable[[], None],
+        watch_head: Callable[[], None],
     ) -> None:
-        """Start the controller's process. check_own_head: see `fleet.Fleet`. Raises RunError."""
+        """Start the controller's process. watch_head: see `fleet.Fleet`. Raises RunError."""
         self._spec = spec
-        self._answers = RayAnswers(check_own_head, GcsWatch(ray_cluster.live_nodes))
+        self._answers = RayAnswers(watch_head)
         self._keys = KeyPair.generate()
         self._env = runtime_env
         self._actors: dict[str, StartedActor] = {}

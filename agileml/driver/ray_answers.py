@@ -1,7 +1,7 @@
 """Answers of Ray to the driver that do not come while the head is gone.
 
 A call waits for a GCS that is gone for a minute, and then Ray ends this process with a code of its own. So each wait is
-cut into short ones, with a look at the head's processes between two of them where they are ours.
+cut into short ones, with a look at the head between two of them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 import ray
 
-from agileml.cluster.ray_cluster import ANSWER_S, GcsWatch
+from agileml.cluster import ray_cluster
+from agileml.cluster.ray_cluster import ANSWER_S
 
 
 class RayAnswers:
-    """Waits for as long as a call takes, or until `check_own_head` or `gcs` raises HeadLostError."""
+    """Waits for as long as a call takes, or until `watch_head` raises HeadLostError."""
 
-    def __init__(self, check_own_head: Callable[[], None], gcs: GcsWatch) -> None:
-        """check_own_head: see `fleet.Fleet`."""
-        self._check_own_head = check_own_head
-        self._gcs = gcs
+    def __init__(self, watch_head: Callable[[], None]) -> None:
+        """watch_head: see `fleet.Fleet`."""
+        self._watch_head = watch_head
 
     def get(self, references: Any) -> Any:
         """As `ray.get`, with its errors."""
@@ -28,11 +28,10 @@ class RayAnswers:
             try:
                 return ray.get(references, timeout=ANSWER_S)
             except ray.exceptions.GetTimeoutError:
-                self._check_own_head()
-                self._gcs.live_nodes()  # the answer may wait for it
+                self._watch_head()
 
     def live_nodes(self) -> frozenset[str]:
         """The ids of the cluster's live nodes, once its GCS answers."""
-        while (alive := self._gcs.live_nodes()) is None:
-            self._check_own_head()
+        while (alive := ray_cluster.live_nodes(ANSWER_S)) is None:
+            self._watch_head()
         return alive

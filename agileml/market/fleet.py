@@ -132,8 +132,8 @@ class MarketFleet:
         """See `fleet.Fleet.check_head`."""
         self._backend.check()
 
-    def check_own_head(self) -> None:
-        """See `fleet.Fleet.check_own_head`."""
+    def watch_head(self) -> None:
+        """See `fleet.Fleet.watch_head`."""
         self._backend.check()
 
     def missing(self) -> str:

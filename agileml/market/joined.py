@@ -66,4 +66,5 @@ class JoinedCluster:
         return self._cluster.runtime_env(variables)
 
     def check(self) -> None:
-        """The head is no process of ours: Ray says when it is gone."""
+        """Raises HeadLostError when its GCS has not answered for long."""
+        self._cluster.watch_head()

@@ -62,7 +62,7 @@ class MarketBackend(Protocol):
         """See `fleet.Fleet.runtime_env`."""
 
     def check(self) -> None:
-        """Raise HeadLostError if Ray's head has ended; calls to it would wait for a minute."""
+        """Raise HeadLostError if Ray's head is gone; calls to it would wait for a minute."""
 
     def open(self, stopping: threading.Event, folder: Path) -> tuple[Cloud, Timekeeper]:
         """The market and its clock, which stops waiting once `stopping` is set.

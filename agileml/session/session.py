@@ -354,7 +354,7 @@ class _Session:
             )
             self.stop_signal.arm()
             runtime_env = fleet.runtime_env(variables_of(self.config))
-            group = ActorGroup(self.spec, fleet.expected, runtime_env, startup, fleet.check_own_head)
+            group = ActorGroup(self.spec, fleet.expected, runtime_env, startup, fleet.watch_head)
             try:
                 best = self._best_model(folder)
                 loop = RunLoop(self.config, fleet, group, folder, progress, self.stop_signal, startup, best)

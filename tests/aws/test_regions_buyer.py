@@ -182,7 +182,7 @@ def test_a_driver_hears_of_machines_that_were_ended_before_it_asked(
 
 
 def test_a_driver_hears_of_machines_whose_end_was_not_answered(rig: Rig) -> None:
-    """EC2 lists them as ending when it is asked again."""
+    """They end all the same, and are not found as left behind when EC2 is asked again."""
     rig.buyer.open(OpenJob("widebuyer", "first"), 1)
     left = rig.buy("a", HERE)
     rig.again().open(OpenJob("widebuyer", "second"), 1)

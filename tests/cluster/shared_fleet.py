@@ -43,7 +43,7 @@ class SharedFleet:
     def check_head(self) -> None:
         check_head(self._cluster)
 
-    def check_own_head(self) -> None:
+    def watch_head(self) -> None:
         check_head(self._cluster)
 
     def poll(self) -> list[FleetEvent]:
