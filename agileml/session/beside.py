@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -33,19 +33,21 @@ ASKED = ("on_clock", "on_evaluate", "on_change")  # methods whose answer may end
 
 @dataclass(frozen=True)
 class Called:
-    """The run calls a callback of the user's: its number among them, the method, the arguments."""
+    """The run calls a callback of the user's: its number among them, method, arguments; `call` counts the calls."""
 
     number: int
     method: str
     arguments: tuple[Any, ...]
+    call: int = 0
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The callback's return value; `failed`: the sentence about its exception, if it raised one."""
+    """The callback's return value; `failed`: the sentence about its exception, if it raised one. `call`: as called."""
 
     reason: str | None
     failed: str | None = None
+    call: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def run_beside(
             while isinstance(message := received(ours), Called):
                 answer = _answered(callbacks[message.number], message)
                 failed |= {message.number} if answer.failed is not None else set()
-                send(ours, answer)
+                with suppress(ConnectionError):  # a signal has ended it meanwhile: it has sent why
+                    send(ours, replace(answer, call=message.call))
         except (EOFError, ConnectionError):
             raise RunError(f"the run's process ended with exit code {child.wait()}") from None
         except BaseException:

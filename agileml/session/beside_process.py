@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import pickle
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,8 +26,9 @@ PR_SET_PDEATHSIG = 1
 class CallbackElsewhere(Callback):
     """A callback of the user's, called in the user's process. Its end comes with the result."""
 
-    def __init__(self, connection: Connection, number: int) -> None:
-        self._connection, self._number = connection, number
+    def __init__(self, connection: Connection, number: int, calls: Iterator[int]) -> None:
+        """calls: counts those of all callbacks of the connection."""
+        self._connection, self._number, self._calls = connection, number, calls
 
     def on_start(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._call("on_start", folder, config)
@@ -44,8 +46,11 @@ class CallbackElsewhere(Callback):
         self._call("on_fail", reason)
 
     def _call(self, method: str, *arguments: Any) -> str | None:
-        send(self._connection, Called(self._number, method, arguments))
+        call = next(self._calls)
+        send(self._connection, Called(self._number, method, arguments, call))
         answer: Answered = received(self._connection)
+        while answer.call != call:  # of a call that a signal interrupted
+            answer = received(self._connection)
         if answer.failed is not None:
             raise CallbackError(answer.failed)
         return answer.reason
@@ -57,7 +62,8 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         try:
             config, application, count, options = received(connection)
-            callbacks = [CallbackElsewhere(connection, number) for number in range(count)]
+            calls = itertools.count()
+            callbacks = [CallbackElsewhere(connection, number, calls) for number in range(count)]
             result = run(config, application, callbacks=callbacks, **options)
             assert result.application is not None, "every run has one"
             end: Returned | Raised = Returned(replace(result, application=None), result.application.settings)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import agileml
@@ -16,7 +19,8 @@ from agileml.config.job import from_values
 from agileml.config.text import ConfigError
 from agileml.errors import RunError
 from agileml.runs.history import ClockRow
-from agileml.session.beside import run_beside
+from agileml.session.beside import Answered, Called, received, run_beside, send
+from agileml.session.beside_process import CallbackElsewhere
 from tests.faults.fault_rig import MLR, job
 
 
@@ -35,6 +39,15 @@ class Counting(agileml.Callback):
 
     def on_end(self, result: Any) -> None:
         self.ends.append(result)
+
+
+class Twice(Counting):
+    """Is interrupted again when it hears that the run ends, and answers when the run's process has ended."""
+
+    def on_fail(self, reason: str) -> None:
+        (child,) = psutil.Process().children()
+        os.kill(os.getpid(), signal.SIGINT)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
 
 class Ending(agileml.Callback):
@@ -92,12 +105,23 @@ def test_callbacks_that_fail_at_the_end_take_no_result_along(
 
 
 @pytest.mark.slow
-def test_a_signal_goes_to_the_run(tmp_path: Path) -> None:
-    counting = Counting(interrupt_at=3)
+@pytest.mark.parametrize("kind", [Counting, Twice])
+def test_a_signal_goes_to_the_run(kind: type[Counting], tmp_path: Path) -> None:
+    counting = kind(interrupt_at=3)
     with pytest.raises(KeyboardInterrupt):  # as in this process: only a run on machines ends in order
         beside(tmp_path, counting, clocks=10**6)
     assert counting.clocks[:3] == [1, 2, 3] and not counting.ends
     assert "RunFinished" not in (tmp_path / "out" / "events.jsonl").read_text()
+
+
+def test_an_answer_to_a_call_that_was_interrupted_is_none_to_the_next() -> None:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        callback = CallbackElsewhere(theirs, 0, itertools.count(7))
+        send(ours, Answered("late", "failed", call=6))
+        send(ours, Answered("enough", call=7))
+        assert callback.on_evaluate(3, {}) == "enough"
+        assert received(ours) == Called(0, "on_evaluate", (3, {}), 7)
 
 
 @pytest.mark.slow
