@@ -17,28 +17,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from virtual_pipeline import Layer, Model, VirtualLayers, expected_s
 
-from agileml.application import (
-    Application,
-    Array,
-    Stage,
-    StageOutput,
-    StagePlan,
-    Table,
-    Unit,
-    Updates,
-    Wire,
-)
 from agileml.config.hardware import Hardware
 from agileml.config.job import from_values
 from agileml.core.protocol.inputs import NodeUp
 from agileml.core.protocol.job import PipelineRules
-from agileml.core.stage.pipeline_stages import StageCut, cut_stages
+from agileml.core.stage.pipeline_stages import cut_stages
 from agileml.events.run import ClockDone
 from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
@@ -48,94 +35,26 @@ from agileml.process.record_store import FileStore
 from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
 
-SECONDS = (0.010, 0.010, 0.010, 0.010)  # of a unit, by partition
-SIZES = (4096, 4096, 4096, 1 << 18)  # float32 parameters, by partition: the last layer has most
-SENT = 4096  # float32 elements that a unit sends on
+SIZES = (4096, 4096, 4096, 1 << 18)  # parameters of the layers: the last one has most
 UNITS = 16
+MODEL = Model(
+    "", tuple(Layer(f"layer {n}", 0.010 * UNITS, size, 4096 * UNITS) for n, size in enumerate(SIZES)), UNITS
+)
 HOST = "127.0.0.1"
 WARM_UP = 5  # clocks
 AIM = 0.85  # of what is expected, for three replicas and a stage of one
 
 
-class VirtualLayers(Application):
-    """Layers that take time and compute nothing."""
-
-    def tables(self) -> Sequence[Table]:
-        return (Table("layers", 1, sum(SIZES), "float32"),)
-
-    def initial(self, table: Table) -> Array:
-        return np.zeros((table.rows, table.columns), np.float32)
-
-    def load(self, slice_index: int) -> None:
-        return None
-
-    def process(self, unit: Unit, items: Any, parameters: Any) -> Updates:
-        raise AssertionError("only its stages compute")
-
-    def stages(self) -> VirtualLayers:
-        return self
-
-    @property
-    def most_partitions(self) -> int:
-        return len(SIZES)
-
-    def plan(self, most: int) -> StagePlan:
-        return StagePlan((tuple(accumulate(SIZES)),), SECONDS, (4 * SENT,) * len(SIZES))
-
-    def stage(self, borders: Sequence[Sequence[int]], first: int, stop: int) -> Stage:
-        return VirtualStage(first, stop)
-
-
-class VirtualStage:
-    """Waits for as long as its layers take: a third of the time forward, the rest back."""
-
-    def __init__(self, first: int, stop: int) -> None:
-        self._sizes, self._is_last = SIZES[first:stop], stop == len(SIZES)
-        self._seconds, self._until_s = sum(SECONDS[first:stop]), 0.0
-
-    def use(self, blocks: Sequence[tuple[Array, ...]]) -> None: ...
-
-    def overwrite(self, blocks: Sequence[tuple[Array, ...]]) -> None: ...
-
-    def forget(self) -> None: ...
-
-    def _spend(self, seconds: float) -> None:
-        now_s = time.monotonic()
-        # A wait that ended late is made up for by the next one, as long as nothing else was waited for.
-        self._until_s = (self._until_s if now_s - self._until_s < 0.003 else now_s) + seconds
-        time.sleep(max(0.0, self._until_s - now_s))
-
-    def forward(self, unit: Unit, items: Any, incoming: Sequence[Wire], *, defer: bool) -> StageOutput:
-        self._spend(self._seconds / 3)
-        wires = () if self._is_last else (Wire(np.zeros(SENT, np.float32), (1,)),)
-        return StageOutput(wires, 1.0, 1) if self._is_last else StageOutput(wires)
-
-    def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
-        self._spend(self._seconds * 2 / 3)
-        return [Wire(np.zeros(SENT, np.float32), (1,))]
-
-    def updates(self, unit: Unit) -> list[tuple[Array | None, ...]]:
-        return [(np.zeros(size, np.float32),) for size in self._sizes]
-
-
-def expected_s(cut: StageCut, *, flushes: bool) -> float:
-    """The seconds of a clock whose messages take no time."""
-    unit_s = [sum(SECONDS[a:b]) for a, b in cut.ranges]
-    busy_s = [-(-UNITS // count) * s for count, s in zip(cut.replicas, unit_s, strict=True)]
-    slowest = max(range(len(busy_s)), key=busy_s.__getitem__)
-    return busy_s[slowest] + (sum(unit_s) - unit_s[slowest] if flushes else 0.0)
-
-
 def measured_s(mode: str, replicas: Sequence[int], clocks: int) -> float:
     """The median seconds of a clock."""
     values = {
-        "application": "bench_pipeline_replicas:VirtualLayers",
+        "application": "virtual_pipeline:VirtualLayers",  # named, not used: the application is given
         "clocks": clocks,
         "slices": UNITS,
         "machines": {"reliable": 1, "transient": sum(replicas), "max": 8},
         "pipeline": {"mode": mode, "replicas": list(replicas)},
     }
-    spec = RunSpec(secrets.token_hex(4), from_values(values))
+    spec = RunSpec(secrets.token_hex(4), from_values(values), VirtualLayers(MODEL))
     with tempfile.TemporaryDirectory() as folder:
         seconds = clocks_of(spec.measured(spec.build()), Path(folder))
     return statistics.median(seconds[WARM_UP:])
@@ -180,9 +99,10 @@ def main() -> None:
     missed = []
     for mode in ("flush", "stash"):
         for replicas in ((1, 1), (3, 1), (2, 2), (4,)):
-            rules = PipelineRules(SECONDS, replicas=replicas)
+            rules = PipelineRules(MODEL.unit_s, replicas=replicas)
             cut = cut_stages(rules, sum(replicas), UNITS)
-            wanted_s, found_s = expected_s(cut, flushes=mode == "flush"), measured_s(mode, replicas, clocks)
+            wanted_s = expected_s(MODEL, cut, flushes=mode == "flush")
+            found_s = measured_s(mode, replicas, clocks)
             shape = "-".join(map(str, replicas))
             row = f"| {mode} | {shape} | {1e3 * wanted_s:.0f} | {1e3 * found_s:.0f} | {wanted_s / found_s:.2f} |"
             print(row, flush=True)

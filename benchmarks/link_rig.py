@@ -151,6 +151,7 @@ class Rig:
         }
         config = from_values({**defaults, "machines": {**machines, "max": count}, **values})
         spec = RunSpec(secrets.token_hex(4), config, application)
+        spec = spec.measured(spec.build())
         ran = Ran()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             head = Head(spec, count, self.hosts.here, keys, FileStore(Path(folder) / "records"))
