@@ -223,7 +223,10 @@ class RunSpec:
         puts_off = wanted.order == "zero-bubble"
         mode = PipelineMode(wanted.weights)
         if wanted.replicas != "auto":
-            return PipelineRules(self.stages.seconds, most, puts_off, mode, wanted.replicas)
+            follows = wanted.replicas == 1 and self.config.balance.kind == "auto"
+            return PipelineRules(
+                self.stages.seconds, most, puts_off, mode, wanted.replicas, follows_speeds=follows
+            )
         sizes = self.stages.sent_bytes, tuple(layout.partition_bytes)
         return PipelineRules(self.stages.seconds, most, puts_off, mode, None, *sizes)
 

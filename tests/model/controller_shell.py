@@ -24,6 +24,7 @@ from agileml.core.protocol.record import Record
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import StageRule
+from agileml.core.stage.recut import RecutRule
 from agileml.events.run import MachineLost, StagesArranged, StepsLogged
 from agileml.events.terms import Loss
 from tests.model.invariants import check_backed_up, check_commit, check_view, note_backups
@@ -37,6 +38,9 @@ POLL_S = 0.05  # after which the driver has asked for events and written them
 
 # Tries whatever stage there is.
 RESTLESS = TrialRule(clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)
+EAGER = RecutRule(
+    gain=0.01, looks=1, worth=0.0, clocks=1, apart_s=0.3
+)  # cuts stages anew for next to nothing
 
 
 class ModelError(AssertionError):
@@ -75,6 +79,7 @@ class ControllerShell:
             checkpoint_every_s=self.sim.checkpoint_every_s,
             links=LinkRule(least_bytes=64, settle_s=0.2),
             auto_stage=RESTLESS if s.restless and s.forced is None and not is_staged else None,
+            recut=EAGER if s.restless else RecutRule(),
         )
         newest = max(self.sim.sealed, key=lambda checkpoint: checkpoint.name, default=None)
         controller = Controller(

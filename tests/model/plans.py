@@ -74,7 +74,8 @@ def random_rules(schedule: Schedule) -> PipelineRules:
     if schedule.is_replicated:
         most = rng.choice([1, 2, 2, 3])
         replicas = rng.choice([2, 3, 8, (2, 1), (1, 2), (3, 1), (2, 2), (1, 3, 2)])
-    return PipelineRules(weights, most, puts_off and mode is PipelineMode.FLUSH, mode, replicas)
+    puts_off = puts_off and mode is PipelineMode.FLUSH
+    return PipelineRules(weights, most, puts_off, mode, replicas, follows_speeds=schedule.is_recut)
 
 
 def eager_help(schedule: Schedule) -> FlexRrParameters:

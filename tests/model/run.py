@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agileml.events.run import ClockDone, MachineQuarantined, MembershipChanged, ShortNoticeJudged
+from agileml.events.terms import Cause
 from tests.model.schedule import (
     CLIPPED,
     FLUSH,
@@ -21,6 +22,7 @@ from tests.model.schedule import (
     LAMB,
     PIPELINES,
     PLANNED,
+    RECUT,
     REPLICATED,
     RESIDENT,
     SCALED,
@@ -49,6 +51,7 @@ MODES = (
     *(mode + HELPED for mode in ("bsp", "dense", "sum", "ssp")),
     *(mode + HELPED + PLANNED for mode in ("bsp", "dense", "sum")),
     *(mode + REPLICATED for mode in (FLUSH, "stash", "none", "vertical_sync")),
+    *(mode + RECUT for mode in (FLUSH, "stash")),
     "allreduce" + RESIDENT,
     "allreduce" + SHARDED,
 )
@@ -78,6 +81,7 @@ class Tally:
                 case MembershipChanged():
                     self.seen[f"stage {event.stage}"] += 1
                     self.seen["rollbacks"] += event.rolled_back
+                    self.seen["recut"] += simulation.schedule.is_recut and event.trigger.cause is Cause.STAGE
                     self.seen["clocks redone"] += event.redone
                 case MachineQuarantined():
                     self.seen["quarantined"] += 1

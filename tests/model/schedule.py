@@ -17,6 +17,7 @@ RESIDENT = "-resident"
 SHARDED = "-sharded"
 FLUSH = "flush"
 REPLICATED = "-replicated"
+RECUT = "-recut"
 PIPELINES = (FLUSH, "stash", "none", "vertical_sync", "double_buffered")
 
 # Messages in the middle of a change at which an aimed fault strikes.
@@ -66,7 +67,7 @@ class Schedule:
     or, with both HELPED and PLANNED, in clocks whose plan says so;
     with RESIDENT: then replicas have the tables; with SHARDED: then each also has the state of its partitions alone;
     with SCALED: then some units overflow, and nobody steps those clocks;
-    with REPLICATED: then stages have replicas;
+    with REPLICATED: then stages have replicas; with RECUT: they follow the machines' speeds;
     with LAMB: then it is the optimizer, and the norm of gradients is limited too; with HELD: then some cuts are held.
     """
 
@@ -119,6 +120,10 @@ class Schedule:
     @property
     def is_replicated(self) -> bool:
         return self.mode.endswith(REPLICATED)
+
+    @property
+    def is_recut(self) -> bool:
+        return self.mode.endswith(RECUT)
 
     @property
     def is_planned(self) -> bool:
@@ -179,7 +184,7 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         else tuple(sorted((_fault(rng, weights, span_s) for _ in range(count)), key=lambda f: f.at_s)),
         plan=plan,
         # A generator of its own: other draws stay as they are.
-        restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3,
+        restless=random.Random(f"{seed}/{mode}/stages").random() < 0.3 or mode.endswith(RECUT),
     )
     if mode.startswith(PIPELINES) or mode.endswith("elastic"):
         # Every unit crosses every border twice, or takes a round trip of its own.

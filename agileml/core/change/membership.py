@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from agileml.core.protocol.inputs import Measured
@@ -33,16 +33,18 @@ class Member:
     times_apart: int = 0
     measured: tuple[Measured, Measured] | None = None  # its first report and the newest
     capacity: float = 1.0  # how much it can compute, relative to other machines
-    units_per_s: float | None = None  # while it computes, in its latest reports
+    speed: float | None = None  # what it computes in a second of computing, in its latest reports
+    unit_cost: float | None = None  # of its units, at its newest report
 
-    def measure(self, report: Measured) -> None:
-        """Take a report of its totals."""
+    def measure(self, report: Measured, unit_cost: float | None = 1.0) -> None:
+        """Take a report of its totals. `unit_cost`: the work of one of its units, which differs between stages of a
+        pipeline; None: it has no units. Units of two costs say nothing of its speed."""
         first, newest = self.measured or (report, report)
         units, seconds = report.units - newest.units, report.compute_s - newest.compute_s
-        if units > 0 and seconds > 0:
-            before = units / seconds if self.units_per_s is None else self.units_per_s
-            self.units_per_s = (before + units / seconds) / 2
-        self.measured = (first, report)
+        if units > 0 and seconds > 0 and unit_cost is not None and unit_cost == self.unit_cost:
+            speed = units * unit_cost / seconds
+            self.speed = speed if self.speed is None else (self.speed + speed) / 2
+        self.measured, self.unit_cost = (first, report), unit_cost
 
     @property
     def computing(self) -> float | None:
@@ -254,28 +256,23 @@ class Membership:
         machines: Machines,
         *,
         by_speed: bool,
+        by_capacity: bool = True,
         alike: float = 1.0,
-        unit_costs: Mapping[str, float] | None = None,
     ) -> Machines:
         """Return the machines with their weights: capacities, or with `by_speed` measured speeds.
 
         A machine that is not measured yet counts as fast, for its capacity, as the mean of the others. `alike`: if the
-        fastest machine, for its capacity, is less than `alike` times as fast as the slowest, capacities count.
-        `unit_costs`: what a unit costs each machine that was measured, relative to the others; None: the same.
+        fastest machine, for its capacity, is less than `alike` times as fast as the slowest, capacities count. Without
+        `by_capacity` all machines count as equal where capacities would count.
         """
         found = [self.nodes[name] for name in machines.reliable + machines.transient]
-        speeds = {
-            m.name: m.units_per_s * (1.0 if unit_costs is None else unit_costs[m.name])
-            for m in found
-            if by_speed and m.units_per_s is not None and (unit_costs is None or m.name in unit_costs)
-        }
-        ratios = [speeds[m.name] / m.capacity for m in found if m.name in speeds]
+        capacities = {m.name: m.capacity if by_capacity else 1.0 for m in found}
+        speeds = {m.name: m.speed for m in found if by_speed and m.speed is not None}
+        ratios = [speed / capacities[name] for name, speed in speeds.items()]
         if ratios and max(ratios) < alike * min(ratios):
-            ratios = []
+            ratios, speeds = [], {}
         usual = sum(ratios) / len(ratios) if ratios else 1.0
-        weights = {
-            m.name: speeds[m.name] if ratios and m.name in speeds else m.capacity * usual for m in found
-        }
+        weights = {name: speeds.get(name, capacity * usual) for name, capacity in capacities.items()}
         return replace(machines, weights=weights)
 
     def release_leavers(self, view_members: frozenset[str]) -> list[Member]:

@@ -16,6 +16,7 @@ from agileml.core.change.triggers import why_change, why_start
 from agileml.core.controller.control import Control
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.notices import NoticeHandler
+from agileml.core.controller.recutting import Recutting
 from agileml.core.controller.stage_chooser import StageChooser
 from agileml.core.protocol.commands import HaltKind
 from agileml.core.protocol.messages import Installed, Prepare, Promise
@@ -40,6 +41,7 @@ class MembershipChanges:
         self._stages = stages
         self.gate = control.job.exchange.gate(control)
         self._notices = NoticeHandler(control, cuts)
+        self._recutting = Recutting(control)
         self._listen_until_s: float | None = None
         self._has_noted_stages = False
 
@@ -78,7 +80,7 @@ class MembershipChanges:
             return why_start(control.members, settings.expected)
         if control.is_restarted:
             return Trigger(Cause.RESTART)
-        return why_change(
+        why = why_change(
             control.view,
             control.members,
             control.rule,
@@ -86,6 +88,7 @@ class MembershipChanges:
             settings.join_wait_s,
             control.completed,
         )
+        return why or self._recutting.trigger(control.view)
 
     def _claim(self, trigger: Trigger) -> None:
         """Begin an attempt under the next epoch, which is written first: no other attempt may ever use it."""
@@ -300,6 +303,7 @@ class MembershipChanges:
         for name in control.members.forget(view.member_set | control.plan.concerned):
             self._cuts.links.forget(name)
         self._stages.changed(seconds)
+        self._recutting.changed(seconds)
 
     def _note_stages(self, view: View) -> None:
         """Log the stages of a pipeline without a flush.

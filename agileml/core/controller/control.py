@@ -29,6 +29,7 @@ from agileml.core.protocol.view import View
 from agileml.core.stage.auto_stage import TrialRule
 from agileml.core.stage.link_rate import LinkRule
 from agileml.core.stage.placement import Machines, StageRule
+from agileml.core.stage.recut import RecutRule
 from agileml.events.run import ControllerEvent
 from agileml.events.terms import Tier
 
@@ -40,7 +41,8 @@ class ControllerSettings:
     `expected`: machines that must have appeared before the first view. `restart_wait_s`: seconds that a new controller
     waits for members to report. `silent_limit_s`: seconds to wait for a silent machine that holds the only copy of a
     partition. `worth_finishing_s`: a leaver that computes at least this long in each clock first finishes its part of
-    the open clock, if its notice leaves time. `auto_stage` None: keep the thresholds of `rule`.
+    the open clock, if its notice leaves time. `auto_stage` None: keep the thresholds of `rule`. `recut`: when stages of
+    a pipeline are cut anew.
     `max_failures`: machines on which work may fail. `ready_limit_s`: seconds after which a machine that has not loaded
     its items is given up.
     """
@@ -57,6 +59,7 @@ class ControllerSettings:
     seed: int = 0
     checkpoint_every_s: float | None = None
     auto_stage: TrialRule | None = None
+    recut: RecutRule = field(default_factory=RecutRule)
     max_failures: int = 3
     ready_limit_s: float = 900.0
     links: LinkRule = field(default_factory=LinkRule)
@@ -186,16 +189,27 @@ class Control:
     def weighted(self, machines: Machines) -> Machines:
         """Return the machines with the weights by which work is dealt.
 
-        A weight is a measured speed if clocks are planned or replicas share a stage, and the machines differ;
-        otherwise it is the machine's capacity.
+        A weight is a measured speed if clocks are planned, replicas share a stage or stages follow speeds, and the
+        machines differ; otherwise it is the machine's capacity. A stage of one machine computes with one thread, so
+        its cores do not count.
         """
-        rules, view = self.job.pipeline, self.view
-        by_speed = self.job.balancer is not None or (rules is not None and rules.replicas != 1)
-        costs: dict[str, float] | None = None
-        if rules is not None:  # a unit of more layers takes longer
-            stages = view.pipeline if view is not None else ()
-            costs = {n: sum(rules.weights[s.first : s.stop]) for s in stages for n in s.machines}
-        return self.members.weighted(machines, by_speed=by_speed, alike=self.job.alike, unit_costs=costs)
+        rules = self.job.pipeline
+        is_straight = rules is not None and rules.replicas == 1
+        by_speed = self.job.balancer is not None or (
+            rules is not None and (rules.follows_speeds or not is_straight)
+        )
+        return self.members.weighted(
+            machines, by_speed=by_speed, by_capacity=not is_straight, alike=self.job.alike
+        )
+
+    def unit_cost(self, node: str) -> float | None:
+        """The work of one of a machine's units: in a pipeline the seconds of its stage's layers, otherwise 1. None
+        for a machine that is in no stage."""
+        rules = self.job.pipeline
+        if rules is None:
+            return 1.0
+        stages = self.view.pipeline if self.view is not None else ()
+        return next((sum(rules.weights[s.first : s.stop]) for s in stages if node in s.machines), None)
 
     # -- updates --------------------------------------------------------------------------------------------
 

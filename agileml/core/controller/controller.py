@@ -195,7 +195,7 @@ class Controller:
                 return []  # heartbeats are frequent, and the next tick is soon enough to act
             case Measured():
                 if (member := control.members.heard(event.node, now_s)) is not None:
-                    member.measure(event)
+                    member.measure(event, control.unit_cost(event.node))
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
             case NodeFailed(up, failure):

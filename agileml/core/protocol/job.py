@@ -54,7 +54,7 @@ class PipelineRules:
     puts_off: gradients of weights fill the bubble (zero-bubble). replicas: the most machines of any stage, or of each
     in order, which then says how many stages there are where there are machines for them; None: the planner says how
     many stages and replicas. For it, sent_bytes: what a unit sends on behind each partition; partition_bytes: its
-    parameters.
+    parameters. follows_speeds: stages of one machine each are cut by the speeds that machines turn out to have.
     """
 
     weights: tuple[float, ...]
@@ -64,6 +64,7 @@ class PipelineRules:
     replicas: int | tuple[int, ...] | None = 1
     sent_bytes: tuple[int, ...] = ()
     partition_bytes: tuple[int, ...] = ()
+    follows_speeds: bool = False
 
     @property
     def flushes(self) -> bool:

@@ -37,7 +37,8 @@ def place_stages(
     `units`: of a clock, which the replicas of a stage share out. `before`: the stages so far.
     """
     nodes = machines.transient or machines.reliable
-    cut = cut_stages(rules, len(nodes), units, machines.bytes_per_s)
+    speeds = speeds_in_order(machines, nodes, before) if rules.follows_speeds else ()
+    cut = cut_stages(rules, len(nodes), units, machines.bytes_per_s, speeds)
     ends, counts = cut.ranges, cut.replicas
     chosen = _chosen(nodes, before, sum(counts))
     groups = _groups(chosen, before, ends, counts)
@@ -89,10 +90,24 @@ class StageCut:
     why: str = ""
 
 
-def cut_stages(rules: PipelineRules, machines: int, units: int, bytes_per_s: float | None = None) -> StageCut:
+def speeds_in_order(
+    machines: Machines, nodes: Sequence[str], before: Sequence[StageGroup]
+) -> tuple[float, ...]:
+    """The machines' speeds in the order of the stages that they get if each has one."""
+    return tuple(_weights(_chosen(nodes, before, len(nodes)), machines.weights).values())
+
+
+def cut_stages(
+    rules: PipelineRules,
+    machines: int,
+    units: int,
+    bytes_per_s: float | None = None,
+    speeds: Sequence[float] = (),
+) -> StageCut:
     """The stages for so many machines, whose links carry `bytes_per_s` (None: not known).
 
     First there are as many stages as there may be, then machines that are left become replicas; or as planned.
+    `speeds`: of the machines in the order of the stages, for stages of one machine each; none: they are alike.
     """
     weights = rules.weights
     if rules.replicas is None:
@@ -108,21 +123,27 @@ def cut_stages(rules: PipelineRules, machines: int, units: int, bytes_per_s: flo
     most = tuple(min(each, units) for each in most)
     count = min(machines, sum(most))
     if count == stages:
-        return StageCut(least_slowest(weights, stages), (1,) * stages)
+        return StageCut(least_slowest(weights, stages, speeds), (1,) * stages)
     return StageCut(*least_slowest_replicated(tuple(weights), most, count))
 
 
-def least_slowest(weights: Sequence[float], stages: int) -> list[tuple[int, int]]:
-    """The ranges (first, behind the last) of so many stages whose heaviest is lightest; none is empty."""
+def least_slowest(
+    weights: Sequence[float], stages: int, speeds: Sequence[float] = ()
+) -> list[tuple[int, int]]:
+    """The ranges (first, behind the last) of so many stages whose slowest is as fast as can be; none is empty.
+
+    A stage takes the sum of its weights, over its machine's speed (thesis, 6.2.3). `speeds`: of the stages in order,
+    none: all are 1.
+    """
     before = [0.0]
     for weight in weights:
         before.append(before[-1] + weight)
     # best[j]: (heaviest stage, ends) over the first j partitions.
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    for stage in range(stages):
+    for stage, speed in enumerate(speeds[:stages] or (1.0,) * stages):
         best = {
             end: min(
-                (max(worst, before[end] - before[start]), (*ends, end))
+                (max(worst, (before[end] - before[start]) / speed), (*ends, end))
                 for start, (worst, ends) in best.items()
                 if start < end
             )
@@ -203,8 +224,13 @@ def _groups(
 
 def _shares(group: Sequence[str], units: int, weights: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
     """The units of each replica: neighbours, so that their sums are few, by the machines' weights."""
-    known = [weights[node] for node in group if node in weights]
-    usual = sum(known) / len(known) if known else 1.0
-    counts = counts_by_weight(units, {node: weights.get(node, usual) for node in group}, {})
+    counts = counts_by_weight(units, _weights(group, weights), {})
     edges = accumulate((counts[node] for node in group), initial=0)
     return tuple((node, span(a, b)) for node, (a, b) in zip(group, pairwise(edges), strict=True))
+
+
+def _weights(nodes: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:
+    """The machines' weights; one that is not listed has the mean of the others."""
+    known = [weights[node] for node in nodes if node in weights]
+    usual = sum(known) / len(known) if known else 1.0
+    return {node: weights.get(node, usual) for node in nodes}

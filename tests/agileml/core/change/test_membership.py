@@ -138,15 +138,35 @@ def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_as
 
 def test_the_speed_of_a_stage_counts_by_its_layers_and_one_that_stood_by_is_as_the_mean():
     members = Membership(1.0)
-    for name in ("a", "b", "c"):
-        members.up(name, Tier.RELIABLE, "", True, 0.0)
-        for at_s in (1.0, 2.0):
-            rate = 50.0 if name == "b" else 100.0
-            members.nodes[name].measure(Measured(name, at_s, 0, 0, 0, at_s, 0.0, units=int(rate * at_s)))
-    machines, costs = members.expected(), {"a": 1.0, "b": 4.0}
-    found = members.weighted(machines, by_speed=True, unit_costs=costs)
+    for name, rate, cost in (("a", 100, 1.0), ("b", 50, 4.0), ("c", 100, None)):
+        members.up(name, Tier.RELIABLE, "", True, 0.0, 8.0 if name == "a" else 2.0)
+        for at_s in (1, 2):
+            members.nodes[name].measure(reported(name, at_s, rate * at_s), cost)
+    machines = members.expected()
+    found = members.weighted(machines, by_speed=True, by_capacity=False)
     assert found.weights == {"a": 100.0, "b": 200.0, "c": 150.0}
-    assert members.weighted(machines, by_speed=True, alike=2.5, unit_costs=costs).weights["b"] == 1.0
+    assert members.weighted(machines, by_speed=True, by_capacity=False, alike=2.5).weights["b"] == 1.0
+    assert members.weighted(machines, by_speed=False, by_capacity=False).weights["a"] == 1.0
+
+
+def test_units_of_two_stages_in_one_report_say_nothing_of_a_machines_speed():
+    members = Membership(1.0)
+    members.up("a", Tier.RELIABLE, "", True, 0.0)
+    member = members.nodes["a"]
+    for at_s, units, cost, speed in (
+        (1, 100, 1.0, None),
+        (2, 200, 1.0, 100.0),
+        (3, 600, 0.5, 100.0),  # some of the older stage, some of this one
+        (4, 800, 0.5, 100.0),
+        (5, 900, 0.5, 75.0),
+    ):
+        member.measure(reported("a", at_s, units), cost)
+        assert member.speed == speed
+
+
+def reported(name: str, at_s: float, units: int) -> Measured:
+    """The totals of a machine that does nothing but compute."""
+    return Measured(name, at_s, 0, 0, 0, at_s, 0.0, units=units)
 
 
 def test_a_machine_that_waits_is_admitted_for_another_one():
@@ -166,4 +186,4 @@ def test_a_machines_speed_follows_its_latest_reports_and_idle_ones_say_nothing()
     member = members.nodes["a"]
     for compute_s, units in ((0.0, 0), (1.0, 100), (1.0, 100), (2.0, 150)):
         member.measure(Measured("a", compute_s, 0, 0, 0, compute_s, 0.0, units=units))
-    assert member.units_per_s == 75.0
+    assert member.speed == 75.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations, pairwise, product
 
 import pytest
@@ -24,18 +25,35 @@ NODES = ["a", "b", "c", "d", "e"]
 
 @settings(deadline=None, max_examples=200)
 @given(weights=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8), data=st.data())
-def test_no_cut_has_a_lighter_heaviest_stage(weights: list[float], data: st.DataObject) -> None:
+def test_no_cut_has_a_faster_slowest_stage(weights: list[float], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(weights)))
-    found = least_slowest(weights, stages)
+    alike = [1.0] * stages
+    speeds = data.draw(st.just(alike) | st.lists(st.floats(0.1, 3.0), min_size=stages, max_size=stages))
+    found = least_slowest(weights, stages, () if speeds is alike else speeds)
     assert [a for a, _ in found] == [0, *(b for _, b in found[:-1])]
     assert found[-1][1] == len(weights)
     assert all(a < b for a, b in found)
 
-    def heaviest(ends: tuple[int, ...]) -> float:
-        return max(sum(weights[a:b]) for a, b in pairwise((0, *ends, len(weights))))
+    def slowest(ranges: Iterable[tuple[int, int]]) -> float:
+        return max(sum(weights[a:b]) / speed for (a, b), speed in zip(ranges, speeds, strict=True))
 
-    best = min(heaviest(ends) for ends in combinations(range(1, len(weights)), stages - 1))
-    assert max(sum(weights[a:b]) for a, b in found) <= best * (1 + 1e-9) + 1e-12
+    cuts = combinations(range(1, len(weights)), stages - 1)
+    best = min(slowest(pairwise((0, *ends, len(weights)))) for ends in cuts)
+    assert slowest(found) <= best * (1 + 1e-9) + 1e-12
+
+
+def test_a_machine_of_half_the_speed_gets_half_the_layers_and_machines_keep_their_places() -> None:
+    rules = PipelineRules((1.0,) * 7, follows_speeds=True)
+    machines = Machines(("r",), ("a", "b", "c", "d"), {"a": 1.0, "b": 0.5, "c": 1.0, "d": 1.0})
+    before = stages_before(["c", "b", "a"], 7)
+    found = place_stages(machines, rules, 8, before, (), ("r",) * 7, ("c",) * 8, ("",) * 8)
+    shape = [(stage.machines, stage.stop - stage.first) for stage in found.pipeline]
+    assert shape == [(("c",), 2), (("b",), 1), (("a",), 2), (("d",), 2)]
+    alike = place_stages(
+        machines, PipelineRules((1.0,) * 7), 8, before, (), ("r",) * 7, ("c",) * 8, ("",) * 8
+    )
+    assert max(stage.stop - stage.first for stage in alike.pipeline) == 2
+    assert [stage.stop - stage.first for stage in alike.pipeline] != [2, 1, 2, 2]
 
 
 @settings(deadline=None, max_examples=200)
