@@ -53,6 +53,7 @@ class Ran:
     """A run: when each clock ended (Unix time in s), what the controller noted, what crossed the links."""
 
     ends_s: list[float] = field(default_factory=list)
+    first_ends_s: list[float] = field(default_factory=list)  # when a clock ended, also those that ended again
     events: list[Happened] = field(default_factory=list)
     traffic: list[tuple[float, list[tuple[int, int]]]] = field(default_factory=list)
     bytes_sent: dict[str, int] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Rig:
         self.hosts = Hosts(count, link, cpus=cpus)
         self._pipes: list[Connection] = []
         self._children: list[subprocess.Popen[Any]] = []
+        self._dead: set[int] = set()
 
     def __enter__(self) -> Self:
         self.hosts.__enter__()
@@ -129,6 +131,11 @@ class Rig:
         for rank in range(hosts):
             self._pipes[rank].send((function, (*arguments, rank)))
         return [self._pipes[rank].recv() for rank in range(hosts)]
+
+    def kill(self, rank: int) -> None:
+        """Kill a host's process; nothing runs there any more."""
+        self._children[rank].kill()
+        self._dead.add(rank)
 
     def run(
         self,
@@ -168,9 +175,10 @@ class Rig:
                 self._follow(head, ran, count, watch)
             finally:
                 with contextlib.suppress(EOFError, OSError):  # killed with this process
-                    for rank in range(count):
+                    alive = [rank for rank in range(count) if rank not in self._dead]
+                    for rank in alive:
                         self._pipes[rank].send(("stop", ()))
-                    for rank in range(count):
+                    for rank in alive:
                         self._pipes[rank].recv()
                 head.stop()
         return ran
@@ -186,6 +194,7 @@ class Rig:
             for happened in state.events:
                 if isinstance(happened.event, ClockDone):
                     ends[happened.event.clock] = happened.at_s
+                    ran.first_ends_s.append(happened.at_s)
             ran.ends_s = [ends[clock] for clock in sorted(ends)]
             ran.bytes_sent = state.bytes_sent
             if state.halted is not None:
