@@ -81,8 +81,11 @@ class StageCompute:
         if not self._recompute:
             outgoing = self._run(weights, self.buffers, own, leaves, targets, key, put_off)
             return Pass(leaves, weights, outgoing, put_off)
-        with torch.no_grad():
-            outgoing = self._run(weights, self.buffers, own, leaves, targets, key, None)
+        # Without gradients torch takes other kernels for some layers (LSTM), which round differently. So this pass
+        # records its graph, too, and drops it.
+        recorded = self._run(weights, self.buffers, own, leaves, targets, key, None)
+        outgoing = tuple(value.detach() for value in recorded)
+        del recorded
 
         def again() -> tuple[Tensor, ...]:
             buffers = [b.clone() if c else b for b, c in zip(self.buffers, self._changed, strict=True)]
