@@ -302,11 +302,10 @@ class Machine:
         now_s = wall_s()
         if self._failure is not None:  # the controller may not have known this machine yet
             self.send(CONTROLLER, self._failure)
-        spent_s = self.node.spent.seconds(now_s)
-        self.send(
-            CONTROLLER, Usage(now_s, tuple(self._sent), tuple(self._got), spent_s, self.node.spent.units)
-        )
-        if rows := self.node.spent.log.take():
+        spent = self.node.spent
+        sent, got = tuple(self._sent), tuple(self._got)
+        self.send(CONTROLLER, Usage(now_s, sent, got, spent.seconds(now_s), spent.units, spent.units_s))
+        if rows := spent.log.take():
             self.send(CONTROLLER, Worked(rows))
         if self._recorder is not None:
             for message in self._recorder.report(now_s):

@@ -78,13 +78,15 @@ class Peers:
 @dataclass(frozen=True)
 class Usage:
     """Machine to head: bytes sent and received so far in the order of KINDS, the seconds that its worker spent on each
-    activity in the order of DOING, and the units that it computed, at `at_s` by its own clock."""
+    activity in the order of DOING, and the units that it computed and the seconds that these took, at `at_s` by its own
+    clock."""
 
     at_s: float
     bytes_sent: tuple[int, ...]
     bytes_received: tuple[int, ...]
     spent_s: tuple[float, ...]
     units: int
+    units_s: float
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def measured(node: str, usage: Usage) -> Measured:
         spent_s[Doing.PUSH],
         sum(spent_s[doing] for doing in WAITING),
         usage.units,
+        usage.units_s,
     )
 
 

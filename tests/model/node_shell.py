@@ -158,6 +158,7 @@ class NodeShell:
             compute_s=at_s * draw.random(),
             push_s=at_s * draw.random(),
             units=int(at_s * draw.uniform(0, 100)),
+            units_s=at_s * draw.random(),
         )
         for controller in self.sim.controllers:
             if draw.random() < 0.9:

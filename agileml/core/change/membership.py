@@ -40,7 +40,7 @@ class Member:
         """Take a report of its totals. `unit_cost`: the work of one of its units, which differs between stages of a
         pipeline; None: it has no units. Units of two costs say nothing of its speed."""
         first, newest = self.measured or (report, report)
-        units, seconds = report.units - newest.units, report.compute_s - newest.compute_s
+        units, seconds = report.units - newest.units, report.units_s - newest.units_s
         if units > 0 and seconds > 0 and unit_cost is not None and unit_cost == self.unit_cost:
             speed = units * unit_cost / seconds
             self.speed = speed if self.speed is None else (self.speed + speed) / 2

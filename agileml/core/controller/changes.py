@@ -303,7 +303,8 @@ class MembershipChanges:
         for name in control.members.forget(view.member_set | control.plan.concerned):
             self._cuts.links.forget(name)
         self._stages.changed(seconds)
-        self._recutting.changed(seconds)
+        if before is not None:  # the first view waits for machines to load
+            self._recutting.changed(seconds)
 
     def _note_stages(self, view: View) -> None:
         """Log the stages of a pipeline without a flush.

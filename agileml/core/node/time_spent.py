@@ -37,7 +37,7 @@ class TimeSpent:
 
     def __init__(self) -> None:
         self.doing = Doing.IDLE
-        self.units = 0  # computed so far
+        self.units, self.units_s = 0, 0.0  # computed so far, and the seconds that these took
         self.units_helped = 0  # of them, those of other machines
         self.log = WorkLog()
         self.on_span: OnSpan | None = None  # called for each stretch that ends
@@ -73,6 +73,7 @@ class TimeSpent:
         self._waited_s += event.waited_s
         if any(partition == first for partition, _ in event.contributions):
             self.units += (units := event.bundle.bit_count())
+            self.units_s += event.compute_s
             self.log.computed(units)
 
     def helped(self, helpee: str, clock: int, units: int) -> None:

@@ -58,7 +58,8 @@ class NodeSeen:
 class Measured:
     """A machine reports its totals at `at_s` of its own clock: bytes received as parameters (`pulled`), updates
     (`pushed`) and parts of cuts (`cut`), seconds that its worker computed, waited for its pushes (`push_s`) and waited
-    in all (`wait_s`: for parameters, pushes and sums), and units that it computed."""
+    in all (`wait_s`: for parameters, pushes and sums), and units that it computed in `units_s` seconds. `compute_s` has
+    also what is under way."""
 
     node: str
     at_s: float
@@ -69,6 +70,7 @@ class Measured:
     push_s: float
     wait_s: float = 0.0
     units: int = 0
+    units_s: float = 0.0
 
 
 @dataclass(frozen=True)

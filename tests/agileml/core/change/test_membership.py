@@ -130,8 +130,8 @@ def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_as
     by_cores = {"a": 4.0, "b": 8.0, "c": 8.0}
     assert members.weighted(machines, by_speed=True).weights == by_cores
     for at_s, units in ((1.0, 100), (2.0, 200), (3.0, 300)):
-        members.nodes["a"].measure(Measured("a", at_s, 0, 0, 0, at_s, 0.0, units=units))
-        members.nodes["b"].measure(Measured("b", at_s, 0, 0, 0, at_s, 0.0, units=units))
+        members.nodes["a"].measure(reported("a", at_s, units))
+        members.nodes["b"].measure(reported("b", at_s, units))
     assert members.weighted(machines, by_speed=False).weights == by_cores
     assert members.weighted(machines, by_speed=True).weights == {"a": 100.0, "b": 100.0, "c": 150.0}
 
@@ -166,7 +166,7 @@ def test_units_of_two_stages_in_one_report_say_nothing_of_a_machines_speed():
 
 def reported(name: str, at_s: float, units: int) -> Measured:
     """The totals of a machine that does nothing but compute."""
-    return Measured(name, at_s, 0, 0, 0, at_s, 0.0, units=units)
+    return Measured(name, at_s, 0, 0, 0, at_s, 0.0, units=units, units_s=at_s)
 
 
 def test_a_machine_that_waits_is_admitted_for_another_one():
@@ -185,5 +185,5 @@ def test_a_machines_speed_follows_its_latest_reports_and_idle_ones_say_nothing()
     members.up("a", Tier.RELIABLE, "", True, 0.0)
     member = members.nodes["a"]
     for compute_s, units in ((0.0, 0), (1.0, 100), (1.0, 100), (2.0, 150)):
-        member.measure(Measured("a", compute_s, 0, 0, 0, compute_s, 0.0, units=units))
+        member.measure(reported("a", compute_s, units))
     assert member.speed == 75.0

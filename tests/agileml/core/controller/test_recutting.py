@@ -49,7 +49,7 @@ class Paced:
                 units, before_s = self.totals[node]
                 self.totals[node] = units + UNITS, before_s + seconds
                 units, compute_s = self.totals[node]
-                script.tell(Measured(node, script.now_s, 0, 0, 0, compute_s, 0.0, units=units))
+                script.tell(Measured(node, script.now_s, 0, 0, 0, 0.0, 0.0, units=units, units_s=compute_s))
             self._end_clock()
 
     def _end_clock(self) -> None:
