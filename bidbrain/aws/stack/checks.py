@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Network
 
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import HEAD_GIB, Site
+from bidbrain.aws.stack.names import names_of
 from bidbrain.money import show_usd
 
 DISK_USD_PER_GIB_MONTH = 0.08  # gp3 in us-east-1
@@ -69,6 +70,7 @@ class Quota:
 class Facts:
     """The facts of the account and the region. spot: (type, zone) -> micro-dollars per hour.
 
+    image_gib: the smallest disk that the image fits on; 0: not known.
     quotas: by (family, "spot" or "on-demand"). rights: actions that this identity may not do, None of them if empty.
     cidrs: of the home region's network, where there are other regions; elsewhere: the facts of those.
     """
@@ -87,6 +89,12 @@ class Facts:
     denied: tuple[str, ...] | Unread = ()
     cidrs: tuple[str, ...] = ()
     elsewhere: Mapping[str, Facts] = field(default_factory=dict)
+    image_gib: int = 0
+
+    @property
+    def head_gib(self) -> int:
+        """The disk of the head."""
+        return max(HEAD_GIB, self.image_gib)
 
     @property
     def spot_everywhere(self) -> Mapping[tuple[str, str], int]:
@@ -145,7 +153,7 @@ def checks(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
     for region, there in facts.elsewhere.items():
         for check in _elsewhere(site, region, scale, facts, there):
             yield replace(check, text=f"{region}: {check.text}")
-    yield from _rights(facts)
+    yield from _rights(site, facts)
     yield from _budget(site, scale, facts)
 
 
@@ -212,6 +220,12 @@ def _image(site: Site, facts: Facts) -> Iterator[Check]:
             text = f"market.image: {facts.image} is built for {built}, expected {has} as {name} has"
             yield Check("image", Verdict.WRONG, text)
             return
+    if site.disk_gib < facts.image_gib:
+        text = (
+            f"market.disk_gib: found {site.disk_gib}, expected at least {facts.image_gib}, as {facts.image} has"
+        )
+        yield Check("image", Verdict.WRONG, text)
+        return
     yield Check("image", Verdict.GOOD, f"{facts.image}, {built}")
 
 
@@ -263,11 +277,13 @@ def _prices(site: Site, facts: Facts) -> Iterator[Check]:
         yield Check("prices", Verdict.GOOD, f"spot prices of {len(facts.spot)} markets")
 
 
-def _rights(facts: Facts) -> Iterator[Check]:
+def _rights(site: Site, facts: Facts) -> Iterator[Check]:
     if isinstance(facts.denied, Unread):
         yield Check("rights", Verdict.UNREAD, f"what {facts.identity} may do: {facts.denied.why}")
     elif facts.denied:
         text = f"{facts.identity} may not do {', '.join(facts.denied)}; the policy below allows it"
+        if site.boundary is None and "iam:CreateRole" in facts.denied:
+            text += f" with market.boundary: {names_of(site, facts.account).boundary}"
         yield Check("rights", Verdict.NOTE, text)
     else:
         yield Check("rights", Verdict.GOOD, "this identity may do all that is needed")
@@ -310,7 +326,7 @@ def costs(site: Site, scale: Scale, facts: Facts) -> tuple[Cost, ...]:
         ),
         Cost(
             f"disks and addresses of {1 + scale.reliable} machines",
-            disks(1, 40) + disks(scale.reliable, site.disk_gib) + address * (1 + scale.reliable),
+            disks(1, facts.head_gib) + disks(scale.reliable, site.disk_gib) + address * (1 + scale.reliable),
             "prices of us-east-1",
             True,
         ),

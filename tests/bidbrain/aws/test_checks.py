@@ -8,7 +8,8 @@ import pytest
 
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.checks import Facts, Quota, Scale, TypeFact, Unread, Verdict, checks, costs, family
-from tests.bidbrain.aws.demo_stack import SITE, THERE
+from bidbrain.aws.stack.template import resource, wanted
+from tests.bidbrain.aws.demo_stack import LIMITS, SITE, THERE
 
 
 def facts(**changes: object) -> Facts:
@@ -50,6 +51,22 @@ def wrong(site: Site = SITE, scale: Scale = SCALE, **changes: object) -> list[st
 def test_a_good_account_has_nothing_wrong() -> None:
     assert not wrong()
     assert all(c.verdict is Verdict.GOOD for c in checks(SITE, SCALE, facts()))
+
+
+def test_an_image_must_fit_on_the_disks() -> None:
+    """EC2 refuses a machine whose disk is smaller than that of its image; the head's disk follows the image."""
+    assert wrong(image_gib=75) == [
+        "market.disk_gib: found 40, expected at least 75, as ami-0123456789abcdef0 has"
+    ]
+    large = SITE.model_copy(update={"disk_gib": 100})
+    assert not wrong(large, image_gib=75)
+    assert facts(image_gib=75).head_gib == 75 and facts(image_gib=8).head_gib == 40
+    want = wanted(LIMITS.model_copy(update={"site": large}), replace(THERE, head_gib=75))
+    sizes = {
+        name: resource(want, name)["LaunchTemplateData"]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+        for name in ("HeadTemplate", "NodeTemplate")
+    }
+    assert sizes == {"HeadTemplate": "75", "NodeTemplate": "100"}
 
 
 def test_a_quota_that_a_deadline_may_need_is_noted() -> None:
