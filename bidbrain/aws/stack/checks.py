@@ -10,11 +10,15 @@ from ipaddress import IPv4Network
 
 from bidbrain.aws.site import HEAD_GIB, Site
 from bidbrain.aws.stack.names import names_of
+from bidbrain.machines import UnknownTypeError, find_type
 from bidbrain.money import show_usd
 
 DISK_USD_PER_GIB_MONTH = 0.08  # gp3 in us-east-1
 ADDRESS_USD_PER_H = 0.005  # a public IPv4 address
 MONTH_H = 730
+TABLE_REGION = "us-east-1"
+TABLE = f"the package's table ({TABLE_REGION})"  # a source of prices
+LATEST_S = 1 << 40
 
 
 class Verdict(StrEnum):
@@ -150,6 +154,7 @@ def checks(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
     yield from _image(site, facts)
     yield from _quotas(site, scale, facts)
     yield from _prices(site, facts)
+    yield from _counted_prices(site, facts)
     for region, there in facts.elsewhere.items():
         for check in _elsewhere(site, region, scale, facts, there):
             yield replace(check, text=f"{region}: {check.text}")
@@ -275,6 +280,37 @@ def _prices(site: Site, facts: Facts) -> Iterator[Check]:
         yield Check("prices", Verdict.WRONG, text)
     else:
         yield Check("prices", Verdict.GOOD, f"spot prices of {len(facts.spot)} markets")
+
+
+def _counted_prices(site: Site, facts: Facts) -> Iterator[Check]:
+    """Jobs and the buyer count with the config's prices, else with the package's table: a budget is passed where AWS
+    bills more for the reliable machines than that."""
+    if any(facts.types[name].source == TABLE for name in site.bought_types) and site.region != TABLE_REGION:
+        text = (
+            f"AWS's price list could not be read, and jobs count with on-demand prices of {TABLE_REGION}: "
+            f"set market.on_demand where {site.region} has others"
+        )
+        yield Check("prices", Verdict.NOTE, text)
+    for name in site.bought_types:
+        fact = facts.types[name]
+        try:
+            counted = find_type(name, LATEST_S).on_demand
+        except UnknownTypeError:
+            if name not in site.on_demand or name not in site.vcpus:
+                text = (
+                    f"machine type {name}: found it in no table of the package, expected its dollars per hour in "
+                    f"market.on_demand and its vCPUs ({fact.vcpus}) in market.vcpus: jobs count with these"
+                )
+                yield Check("prices", Verdict.WRONG, text)
+            continue
+        if name in site.on_demand or fact.on_demand in (None, counted):
+            continue
+        is_dearer = name == site.of_reliable and (fact.on_demand or 0) > counted
+        text = (
+            f"machine type {name}: jobs count with {show_usd(counted)} $ per hour on demand, as in {TABLE_REGION}, "
+            f"expected {show_usd(fact.on_demand or 0)} $ as {fact.source} says: set market.on_demand"
+        )
+        yield Check("prices", Verdict.WRONG if is_dearer else Verdict.NOTE, text)
 
 
 def _rights(site: Site, facts: Facts) -> Iterator[Check]:
