@@ -104,6 +104,7 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     assert machine.place.token.read_text() == TOKEN
     words = [word for line in machine.commands for word in line]
     assert not any(TOKEN in word or "PRIVATE" in word for word in words)
+    assert f"--setenv=AWS_DEFAULT_REGION={REGION}" in ray, "where the stack's bucket is"
     variables = ("--setenv=RAY_AUTH_MODE=token", "--setenv=RAY_USE_TLS=1")
     assert all(variable in line for variable in variables for line in (watchdog, ray, notices))
 
