@@ -113,7 +113,7 @@ class Ec2:
         self._unseen_since_s: dict[str, int] = {}
         self._bought_s: dict[str, int] = {}
         self._sent: set[str] = set()  # tokens that EC2 may know
-        self._without_rights = Counter[str]()  # fleets of an order that came empty for want of rights, by its token
+        self._without_rights = Counter[str]()  # by order: fleets that came empty for want of rights
 
     # -- prices ---------------------------------------------------------------------------------------------------
 

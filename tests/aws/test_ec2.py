@@ -157,7 +157,9 @@ def test_an_order_is_sold_once_when_the_rights_are_there(ec2: Ec2Layer) -> None:
             again.acquire(order)
     machines = again.acquire(order)
     assert machines == ground.cloud.acquire(order) and {each.token for each in machines} == {"later-1"}
-    assert sorted(each["InstanceId"] for each in ec2.alive("later")) == sorted(m.instance_id for m in machines)
+    assert sorted(each["InstanceId"] for each in ec2.alive("later")) == sorted(
+        m.instance_id for m in machines
+    )
 
 
 def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: Ec2Layer) -> None:

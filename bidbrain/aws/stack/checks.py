@@ -226,9 +226,7 @@ def _image(site: Site, facts: Facts) -> Iterator[Check]:
             yield Check("image", Verdict.WRONG, text)
             return
     if site.disk_gib < facts.image_gib:
-        text = (
-            f"market.disk_gib: found {site.disk_gib}, expected at least {facts.image_gib}, as {facts.image} has"
-        )
+        text = f"market.disk_gib: found {site.disk_gib}, expected at least {facts.image_gib}, as {facts.image} has"
         yield Check("image", Verdict.WRONG, text)
         return
     yield Check("image", Verdict.GOOD, f"{facts.image}, {built}")

@@ -49,11 +49,10 @@ def short(error: CloudError, most: int = 160) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _context(
-    condition: Mapping[str, Mapping[str, str]], boundary: str | None
-) -> list[dict[str, Any]] | None:
+def _context(condition: Mapping[str, Mapping[str, str]], boundary: str | None) -> list[dict[str, Any]] | None:
     """The facts of a request that meets a statement's condition, for the simulator; None: it cannot be told them, as it
-    knows nothing of our tags. boundary: of the roles that are made, which may be another one than the policy's, or none.
+    knows nothing of our tags. boundary: of the roles that are made, which may be another one than the policy's, or
+    none.
     """
     equal = dict(condition.get("StringEquals", {}))
     if condition.keys() - {"StringEquals"} or any(not key.startswith("iam:") for key in equal):
