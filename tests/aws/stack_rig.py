@@ -70,6 +70,8 @@ class FusedAws:
         ] = {}  # a change that meets this error once: it names what is not known there yet
         self.blind_after_launch = 0  # so many lists of instances do not show the head yet
         self.blind = 0
+        self.blind_after_put = 0  # so many lists of parameters are not up to date after one was made
+        self.blind_parameters = 0
         self._launched: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
@@ -92,7 +94,12 @@ class FusedAws:
             self.seen["not known yet"] += 1
             raise failure(code, "not yet", name, 400)
         try:
-            return self._launch(call, request) if name == "ec2.run_instances" else call(*arguments, **request)
+            if name == "ec2.run_instances":
+                return self._launch(call, request)
+            answer = call(*arguments, **request)
+            if name == "ssm.put_parameter":
+                self.blind_parameters = self.blind_after_put
+            return answer
         finally:  # whatever the answer would have been
             if self.dies_at == (number, "after"):
                 raise Killed(name)
@@ -151,9 +158,12 @@ class _FusedClient:
         )
 
     def _blinded(self, listing: str) -> Any:
-        if listing != "describe_instances" or not self._aws.blind:
+        if listing == "describe_instances" and self._aws.blind:
+            self._aws.blind -= 1
+        elif listing == "describe_parameters" and self._aws.blind_parameters:
+            self._aws.blind_parameters -= 1
+        else:
             return self._client.get_paginator(listing)
-        self._aws.blind -= 1
         return NoPages()
 
 
@@ -161,7 +171,7 @@ class NoPages:
     """A list that shows nothing."""
 
     def paginate(self, **request: Any) -> list[dict[str, Any]]:
-        return [{"Reservations": []}]
+        return [{"Reservations": [], "Parameters": []}]
 
 
 class StackRig:
