@@ -70,7 +70,9 @@ def _files() -> Iterator[tuple[str, bytes]]:
         assert spec.submodule_search_locations is not None, package
         root = Path(spec.submodule_search_locations[0])
         # The folder of example configs is a link in a checkout, which `rglob` does not follow.
-        walked = (Path(folder) / name for folder, _, names in os.walk(root, followlinks=True) for name in names)
+        walked = (
+            Path(folder) / name for folder, _, names in os.walk(root, followlinks=True) for name in names
+        )
         for path in sorted(walked):
             if path.name.endswith(ENDINGS) and "__pycache__" not in path.parts:
                 yield str(Path(package) / path.relative_to(root)), path.read_bytes()
