@@ -46,6 +46,8 @@ DASHBOARD_PORT = 8265
 TRY_S, TRY_EVERY_S = 600.0, 5.0
 # A raylet that died is found dead after about a second (Ray's own default: 15 s).
 HEALTH_CHECK = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 2000, "failure_threshold": 3}
+# AWS' library gives up the metadata service, which has the machine's credentials, after one try of a second.
+PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "4"}
 
 Run = Callable[[Sequence[str]], None]
 Files = Mapping[Path, bytes]
@@ -183,6 +185,7 @@ def buyer_service(command: Sequence[str], here: Installation) -> list[str]:
             f"--uid={BUYER}",
             f"--setenv=PATH={Path(here.python).parent}:/usr/bin",
             "--setenv=PYTHONUNBUFFERED=1",
+            *(f"--setenv={key}={value}" for key, value in PATIENCE.items()),
         ),
         *("--", *command),
     ]
@@ -294,7 +297,9 @@ def boot(
     else:
         head = parameter(aws, names.address, sleep)
         run(service("watchdog", watchdog_command(here, head, after_s), here))
-        run(service("ray", node_command(here, me, head), here, user))
+        # The bucket's region, as checkpoints and data find it: the metadata service's own is none to AWS' library.
+        variables = {"AWS_DEFAULT_REGION": names.region, **PATIENCE}
+        run(service("ray", node_command(here, me, head), here, user, variables))
         run(service("notices", notice_command(here, head), here, user))
     run(["shutdown", "-c"])
 

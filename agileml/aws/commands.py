@@ -145,7 +145,7 @@ class Stack:
         ours = f"s3://{names.bucket}/{names.prefix}"
         checkpoint = self._config.checkpoint
         outside = [path for path in _addresses(self._config.data) if not path.startswith(ours)]
-        if checkpoint is not None and not checkpoint.path.startswith(f"{ours}checkpoints"):
+        if checkpoint is not None and not f"{checkpoint.path}/".startswith(f"{ours}checkpoints/"):
             found = f"checkpoint.path: found {checkpoint.path}"
             text = f"{found}, expected {ours}checkpoints: no machine may write elsewhere"
             yield Check("places", Verdict.WRONG, text)
@@ -159,6 +159,7 @@ class Stack:
         there = Surroundings(
             *(facts.account, facts.image, facts.root_device, facts.vpc, facts.subnets, wheel.digest),
             {name: RegionImage(each.image, each.root_device) for name, each in facts.elsewhere.items()},
+            facts.head_gib,
         )
         return wanted(limits_of(self.site, self.scale), there)
 

@@ -15,7 +15,7 @@ from agileml.config.market import Ec2MarketConfig
 from agileml.config.text import ConfigError
 from agileml.market.setup import set_up
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.checks import Cost, Facts, TypeFact, Unread, costs
+from bidbrain.aws.stack.checks import LATEST_S, TABLE, Cost, Facts, TypeFact, Unread, costs
 from bidbrain.aws.stack.names import names_of
 from bidbrain.aws.stack.template import REGION, STACK, operator_policy, role_policy, text
 from bidbrain.config import ConfigError as BidBrainConfigError
@@ -30,7 +30,6 @@ from bidbrain.simulate.simulator import PolicyError
 ACCOUNT = "ACCOUNT"  # where the account's number will be
 IMAGE = "IMAGE"
 VPC = "VPC"
-LATEST_S = 1 << 40
 PRODUCT = "Linux/UNIX"
 
 
@@ -88,7 +87,7 @@ def _type_fact(site: Site, name: str) -> TypeFact:
         cure = "give its dollars per hour under market.on_demand and its vCPUs under market.vcpus"
         raise ConfigError(f"{error.problem} ({cure}){error.hint}", key=("market",)) from None
     price = micro_usd(str(site.on_demand[name])) if name in site.on_demand else row.on_demand
-    source = "the config" if name in site.on_demand else "the package's table (us-east-1)"
+    source = "the config" if name in site.on_demand else TABLE
     return TypeFact(site.vcpus.get(name, row.vcpus), (), price, source, site.zones)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import re
 import zipfile
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from packaging.requirements import Requirement
 
 NAME = "proteus-train"
 PACKAGES = ("agileml", "bidbrain", "pipeline", "straggler")
-ENDINGS = (".py", ".csv", ".html", ".css", ".json", ".yaml", "py.typed")
+ENDINGS = (".py", ".csv", ".html", ".css", ".js", ".json", ".yaml", "py.typed")  # as in setup.cfg
 THEN = (1980, 1, 1, 0, 0, 0)  # the first instant that a zip can hold
 
 
@@ -68,8 +69,12 @@ def _files() -> Iterator[tuple[str, bytes]]:
         assert spec is not None, package
         assert spec.submodule_search_locations is not None, package
         root = Path(spec.submodule_search_locations[0])
-        for path in sorted(root.rglob("*")):
-            if path.is_file() and path.name.endswith(ENDINGS) and "__pycache__" not in path.parts:
+        # The folder of example configs is a link in a checkout, which `rglob` does not follow.
+        walked = (
+            Path(folder) / name for folder, _, names in os.walk(root, followlinks=True) for name in names
+        )
+        for path in sorted(walked):
+            if path.name.endswith(ENDINGS) and "__pycache__" not in path.parts:
                 yield str(Path(package) / path.relative_to(root)), path.read_bytes()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -112,6 +113,7 @@ class Ec2:
         self._unseen_since_s: dict[str, int] = {}
         self._bought_s: dict[str, int] = {}
         self._sent: set[str] = set()  # tokens that EC2 may know
+        self._without_rights = Counter[str]()  # by order: fleets that came empty for want of rights
 
     # -- prices ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +165,9 @@ class Ec2:
                 answer = self._ec2.create_fleet(**request)
             ids = [each for group in answer.get("Instances", ()) for each in group["InstanceIds"]]
             if not ids:
-                raise _nothing(answer.get("Errors", ()), what)
+                error = _nothing(answer.get("Errors", ()), what)
+                self._without_rights[order.token] += isinstance(error, CredentialsError)
+                raise error
         except (CapacityError, QuotaError):
             self._remember(order.market, now_s)
             raise
@@ -200,9 +204,11 @@ class Ec2:
             TAG_MARKET: str(order.market),
             "Name": f"proteus {place.job}",
         }
+        # EC2 would repeat an answer for want of rights when the rights are there.
+        times = self._without_rights[order.token]
         request: dict[str, Any] = {
             "Type": "instant",
-            "ClientToken": order.token,
+            "ClientToken": f"{order.token}-{times}" if times else order.token,
             "LaunchTemplateConfigs": [
                 {
                     "LaunchTemplateSpecification": {

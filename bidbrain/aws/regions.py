@@ -200,17 +200,19 @@ class Ec2Regions:
         return tuple(fates)
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
-        """Where there are machines in a silent region, raises UnknownOutcomeError after all others were given back."""
+        """Where there are machines in a region that does not answer, the home region too, raises UnknownOutcomeError
+        after all others were given back."""
         home, elsewhere, unknown = self._split(instance_ids)
-        self._home.release(tuple(home if self.silent else [*home, *unknown]))
         left = list(unknown) if self.silent else []
         why = [f"{each.name}: {each.trouble}" for each in self._others if each.trouble] if left else []
-        for region, ids in elsewhere.items():
+        at_home = home if self.silent else [*home, *unknown]
+        places: list[tuple[_Region | None, list[str]]] = [(None, at_home), *elsewhere.items()]
+        for region, ids in places:
             try:
-                region.ec2.release(tuple(ids))
+                (self._home if region is None else region.ec2).release(tuple(ids))
             except CloudError as error:
                 left += ids
-                why.append(f"{region.name}: {error}")
+                why.append(f"{'the home region' if region is None else region.name}: {error}")
         if left:
             raise UnknownOutcomeError(f"ending machines: {', '.join(left)} ({'; '.join(why)})")
 

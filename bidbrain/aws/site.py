@@ -16,6 +16,7 @@ Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 
 
 MOST_REGIONS = 3  # beside the home region: IAM takes 10,240 characters of policies of a role
+HEAD_GIB = 40  # the disk of the head, but where the image needs a larger one
 FIRST_NETWORK = 81  # 10.81.0.0/16 is that of the first other region
 
 

@@ -21,7 +21,7 @@ from bidbrain.live.cloud import CloudError, CredentialsError, UnknownOutcomeErro
 
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 TIMEOUT_S = 10.0
-WATCH_S = 240
+WATCH_S = 60  # a watch that has died without a word is found within this and `TIMEOUT_S`
 JSON_PATCH = "application/json-patch+json"
 
 

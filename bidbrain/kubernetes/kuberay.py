@@ -307,13 +307,22 @@ class KubeRay:
         return pod is not None and pod.phase is PodPhase.PENDING
 
     def notices(self) -> tuple[InstanceNotice, ...]:
+        """Also those from elsewhere, alone while Kubernetes does not answer."""
+        more = () if self._others is None else self._others.notices()
+        others = tuple(notice for notice in more if notice.instance_id in self._book.tokens)
+        try:
+            return (*self._of_taints_and_deletions(), *others)
+        except CloudError:
+            if not others:  # a warning counts seconds, and a later call says what is wrong
+                raise
+            return others
+
+    def _of_taints_and_deletions(self) -> tuple[InstanceNotice, ...]:
         pods, now_s = self._pods.objects(), self._now_s()
         self._give_back_idle(pods, now_s)
-        tokens = self._book.tokens
         self._times.look(self._nodes.objects().values(), now_s)
-        found = notices_of((pods[name] for name in tokens if name in pods), self._times, self._place.seconds)
-        more = () if self._others is None else self._others.notices()
-        return (*found, *(notice for notice in more if notice.instance_id in tokens))
+        own = (pods[name] for name in self._book.tokens if name in pods)
+        return notices_of(own, self._times, self._place.seconds)
 
     def _give_back_idle(self, pods: Mapping[str, Pod], now_s: int) -> None:
         """Pods that KubeRay made and no order has wanted for a while go."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from bidbrain.kubernetes.book import ANNOTATION
 from bidbrain.kubernetes.certify import AUTHORITY_FILE, CA, CERTIFICATE, KEY
 from bidbrain.kubernetes.objects import CLUSTER_LABEL
 
@@ -196,6 +197,18 @@ SAME_GROUPS = (
     "group.all(key, key in ['replicas', 'scaleStrategy'] || (key in old && group[key] == old[key])) && "
     "old.all(key, key in ['replicas', 'scaleStrategy'] || key in group)))"
 )
+# By its labels, annotations, finalizers and owners others would treat the RayCluster otherwise: queues, KubeRay itself,
+# whoever deletes it.
+SAME_ABOUT = (
+    "['labels', 'finalizers', 'ownerReferences'].all(key, "
+    "(key in object.metadata) == (key in oldObject.metadata) && "
+    "(!(key in object.metadata) || object.metadata[key] == oldObject.metadata[key])) && "
+    f"(!has(object.metadata.annotations) || object.metadata.annotations.all(key, key == '{ANNOTATION}' || "
+    "(has(oldObject.metadata.annotations) && key in oldObject.metadata.annotations && "
+    "object.metadata.annotations[key] == oldObject.metadata.annotations[key]))) && "
+    f"(!has(oldObject.metadata.annotations) || oldObject.metadata.annotations.all(key, key == '{ANNOTATION}' || "
+    "(has(object.metadata.annotations) && key in object.metadata.annotations)))"
+)
 
 
 def _admission(plan: ClusterPlan) -> Iterator[Manifest]:
@@ -217,6 +230,10 @@ def _admission(plan: ClusterPlan) -> Iterator[Manifest]:
             {
                 "expression": SAME_GROUPS,
                 "message": "a job may scale worker groups, and change nothing else of them",
+            },
+            {
+                "expression": SAME_ABOUT,
+                "message": "a job may note its orders, and change nothing else about the RayCluster",
             },
         ],
     }

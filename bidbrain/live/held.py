@@ -25,9 +25,18 @@ class HeldInstances:
         self._job.trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
     def pass_on_notices(self, now_s: int) -> None:
-        """Journal new notices, and tell the trainer all that are open."""
-        notices = {notice.notice_id: notice for notice in self._job.cloud.notices()}
-        if new := tuple(each for each in notices.values() if each.notice_id not in self._job.state.noticed):
+        """Journal new notices, and tell the trainer all that are open.
+
+        EC2's events are those of the whole account. A machine may be warned before its order has had an answer.
+        """
+        state = self._job.state
+        ours = {instance.instance_id for instance in state.open_instances()}
+        notices = {
+            notice.notice_id: notice
+            for notice in self._job.cloud.notices()
+            if notice.instance_id in ours or state.pending
+        }
+        if new := tuple(each for each in notices.values() if each.notice_id not in state.noticed):
             self._job.put(Noticed(now_s, new))
         for notice in notices.values():
             self._job.trainer.warn(now_s, notice)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -70,6 +71,8 @@ class FusedAws:
         ] = {}  # a change that meets this error once: it names what is not known there yet
         self.blind_after_launch = 0  # so many lists of instances do not show the head yet
         self.blind = 0
+        self.blind_after_put = 0  # so many lists of parameters do not show one that was just made
+        self.unlisted: Counter[str] = Counter()  # by parameter: lists that do not show it yet
         self._launched: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
@@ -92,7 +95,12 @@ class FusedAws:
             self.seen["not known yet"] += 1
             raise failure(code, "not yet", name, 400)
         try:
-            return self._launch(call, request) if name == "ec2.run_instances" else call(*arguments, **request)
+            if name == "ec2.run_instances":
+                return self._launch(call, request)
+            answer = call(*arguments, **request)
+            if name == "ssm.put_parameter":
+                self.unlisted[request["Name"]] = self.blind_after_put
+            return answer
         finally:  # whatever the answer would have been
             if self.dies_at == (number, "after"):
                 raise Killed(name)
@@ -151,8 +159,11 @@ class _FusedClient:
         )
 
     def _blinded(self, listing: str) -> Any:
+        plain = self._client.get_paginator(listing)
+        if listing == "describe_parameters":
+            return LatePages(plain, self._aws.unlisted)
         if listing != "describe_instances" or not self._aws.blind:
-            return self._client.get_paginator(listing)
+            return plain
         self._aws.blind -= 1
         return NoPages()
 
@@ -162,6 +173,19 @@ class NoPages:
 
     def paginate(self, **request: Any) -> list[dict[str, Any]]:
         return [{"Reservations": []}]
+
+
+class LatePages:
+    """A list of parameters without those that it does not show yet."""
+
+    def __init__(self, plain: Any, unlisted: Counter[str]) -> None:
+        self._plain, self._unlisted = plain, unlisted
+
+    def paginate(self, **request: Any) -> Iterator[dict[str, Any]]:
+        for page in self._plain.paginate(**request):
+            yield {"Parameters": [each for each in page["Parameters"] if not self._unlisted[each["Name"]]]}
+        for name in self._unlisted:
+            self._unlisted[name] = max(0, self._unlisted[name] - 1)
 
 
 class StackRig:

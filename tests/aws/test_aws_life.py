@@ -169,6 +169,10 @@ BAD = [
         "checkpoint.path=s3://elsewhere/x",
         "checkpoint.path: found s3://elsewhere/x, expected s3://proteus-bad-",
     ),
+    (  # the node's role may not write there
+        f"checkpoint.path={PLACE.replace('life', 'bad')}-2",
+        "proteus/bad/checkpoints-2, expected s3://proteus-bad-",
+    ),
     ("market.bucket=nobody-has-this-one", "market.bucket: nobody-has-this-one: found none of that name"),
     ("market.name=Life", "market.name: found 'Life', expected a name of 2 to 24 of a-z"),
 ]

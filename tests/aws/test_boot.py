@@ -104,6 +104,7 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     assert machine.place.token.read_text() == TOKEN
     words = [word for line in machine.commands for word in line]
     assert not any(TOKEN in word or "PRIVATE" in word for word in words)
+    assert f"--setenv=AWS_DEFAULT_REGION={REGION}" in ray, "where the stack's bucket is"
     variables = ("--setenv=RAY_AUTH_MODE=token", "--setenv=RAY_USE_TLS=1")
     assert all(variable in line for variable in variables for line in (watchdog, ray, notices))
 
@@ -244,29 +245,54 @@ def test_ray_knows_our_options() -> None:
         assert {word.partition("=")[0] for word in command[2:]} <= known
 
 
-def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> None:
-    """The script in a folder of stand-ins for the machine's commands: a failing install leaves the shutdown set."""
+def run_user_data(tmp_path: Path, venv: str = "exit 0") -> list[str]:
+    """The commands of a node's script in a folder of stand-ins for them; the download fails. venv: what `python3.12 -m
+    venv HOME` does."""
     tools = tmp_path / "tools"
     tools.mkdir()
     log = tmp_path / "log"
     for name in ("shutdown", "aws", "dnf"):
         (tools / name).write_text(f'#!/bin/bash\necho "{name} $*" >> {log}\n[ {name} != aws ]\n')
-        (tools / name).chmod(0o755)
-    (tools / "python3.12").write_text("#!/bin/bash\nexit 0\n")
-    (tools / "python3.12").chmod(0o755)
+    (tools / "python3.12").write_text(f"#!/bin/bash\n{venv}\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
     site = Site(name="demo", region=REGION, zones=("us-east-1a",), types=("c5.xlarge",))
     there = Surroundings("123456789012", "ami-1", "/dev/xvda", "vpc-1", {"us-east-1a": "subnet-a"}, "abc")
     limits = Limits(site=site, machines=4, job_micro_usd=1_000_000)
     data = resource(wanted(limits, there), "NodeTemplate")["LaunchTemplateData"]
     text = base64.b64decode(data["UserData"]).decode()
     text = text.replace("/opt/proteus", str(tmp_path / "opt"))
-    done = subprocess.run(
-        ["/bin/bash", "-c", text], env={"PATH": f"{tools}:/usr/bin:/bin"}, capture_output=True, check=False
-    )
-    assert done.returncode != 0
-    said = log.read_text().splitlines()
-    assert said[0].startswith("shutdown -h +30") and said[1].startswith("aws s3 cp")
-    assert not any("shutdown -c" in line for line in said)
+    path = {"PATH": f"{tools}:/usr/bin:/bin"}
+    subprocess.run(["/bin/bash", "-c", text], env=path, capture_output=True, check=False)
+    return log.read_text().splitlines()
+
+
+def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> None:
+    """A failing install leaves the shutdown set."""
+    said = run_user_data(tmp_path)
+    assert said[0].startswith("shutdown -h +30") and said[1].startswith("aws s3 cp") and len(said) == 2
+
+
+def test_an_image_with_another_package_keeps_nothing_of_it(tmp_path: Path) -> None:
+    """pip leaves another build of the same version as it is, and refuses wheels of two versions beside each other."""
+    home = tmp_path / "opt"
+    stale = [home / "package" / "proteus_train-0-py3-none-any.whl", home / "lib" / "agileml.py"]
+    for file in stale:
+        file.parent.mkdir(parents=True)
+        file.write_text("of another build")
+    (home / "digest").write_text("another")
+    run_user_data(tmp_path, venv='mkdir -p "$3/bin"; touch "$3/made"')
+    assert (home / "made").exists() and not any(file.exists() for file in stale)
+
+
+def test_an_image_with_the_same_package_is_used_as_it_is(tmp_path: Path) -> None:
+    home = tmp_path / "opt"
+    (home / "bin").mkdir(parents=True)
+    (home / "digest").write_text("abc")
+    (home / "bin" / "python").write_text(f'#!/bin/bash\necho "booted $*" >> {tmp_path / "log"}\n')
+    (home / "bin" / "python").chmod(0o755)
+    said = run_user_data(tmp_path)
+    assert said[1].startswith("booted -m agileml.aws.boot node --stack demo") and len(said) == 2
 
 
 def test_an_interruption_is_told_to_ray_until_it_listens(metadata: Stub) -> None:

@@ -17,8 +17,18 @@ from bidbrain.aws.buyer.client import BuyerCloud, credentials_from
 from bidbrain.aws.buyer.credentials import main as print_credentials
 from bidbrain.aws.buyer.messages import AskHeld, Failed, answer_of, line_of
 from bidbrain.aws.ec2 import FULL_S
+from bidbrain.aws.stack.attach import attach
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import CapacityError, CloudError, Order, RefusedError, UnknownOutcomeError
+from bidbrain.live.cloud import (
+    Alert,
+    CapacityError,
+    CloudError,
+    InstanceNotice,
+    Order,
+    RefusedError,
+    UnknownOutcomeError,
+    notice_of,
+)
 from bidbrain.live.job import EXIT_FINISHED
 from tests.aws.buyer_rig import ORPHAN_AFTER_S, SITE, SPOT, STACK, Rig, make_parts, order
 from tests.aws.ground import AwsGround
@@ -247,6 +257,45 @@ def test_a_buyer_that_dies_buys_nothing_twice_and_forgets_nothing(rig: Rig) -> N
     with rig.serving():
         rig.look(ORPHAN_AFTER_S + 1)
         assert not rig.machines(), "the third was found by its tag"
+
+
+def test_what_a_machine_says_itself_is_heard_while_the_buyer_is_gone(rig: Rig) -> None:
+    """Ray knows of an interruption by the machine's own metadata service, and the machine has two minutes."""
+    notice = notice_of(Alert.TERMINATE, "i-1", rig.at_s + 120)
+    told: list[InstanceNotice] = []
+
+    class Drains:
+        def notices(self) -> tuple[InstanceNotice, ...]:
+            return tuple(told)
+
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job", Drains())
+        assert cloud.notices() == ()
+        cloud.close()
+    with pytest.raises(UnknownOutcomeError, match="the buyer does not answer"):
+        cloud.notices()
+    told.append(notice)
+    assert cloud.notices() == (notice,)
+
+
+def test_reliable_machines_go_to_the_first_zone_in_whatever_order_subnets_are_named(rig: Rig) -> None:
+    subnets = {zone: rig.layer.subnets[zone] for zone in reversed(SITE.zones)}
+    place = attach(SITE.model_copy(update={"subnets": subnets}), "job", rig).place
+    assert list(place.subnets) == list(SITE.zones) and place.subnets == subnets
+
+
+def test_a_machine_that_is_given_back_makes_room_at_once(rig: Rig) -> None:
+    """Else the next order would be refused, and count as a refusal of its pool."""
+    rig.limit(machines=2)
+    with rig.serving():
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        first, second = (each.instance_id for each in cloud.acquire(order("a", 2)))
+        cloud.release((first,))
+        (third,) = cloud.acquire(order("b"))
+        rig.layer.evict(second)
+        assert [each.instance_id for each in cloud.ended((second,))] == [second]
+        assert len(cloud.acquire(order("c"))) == 1 and third.instance_id in rig.machines()
+        cloud.close()
 
 
 def test_another_user_of_the_head_is_told_nothing(rig: Rig) -> None:

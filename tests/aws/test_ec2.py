@@ -140,6 +140,28 @@ def test_a_fleet_that_says_that_we_have_no_right_is_no_full_pool(ec2: Ec2Layer) 
     assert not ground.cloud.quotes(ground.at_s).full
 
 
+def test_an_order_is_sold_once_when_the_rights_are_there(ec2: Ec2Layer) -> None:
+    """EC2 repeats the answer to a token, so the order is asked for with other ones; a new process finds the last."""
+    ec2.full, ec2.problem = {"us-east-1a"}, "UnauthorizedOperation"
+    ground = AwsGround(ec2, "later")
+    order = order_of(ground, "later-1", 2)
+    for _ in range(2):
+        with pytest.raises(CredentialsError):
+            ground.cloud.acquire(order)
+    ec2.full, ec2.lost = set(), 1.0
+    with pytest.raises(UnknownOutcomeError):
+        ground.cloud.acquire(order)
+    ec2.lost, again = 0.0, ground.new_cloud()
+    for _ in range(2):
+        with pytest.raises(CredentialsError):
+            again.acquire(order)
+    machines = again.acquire(order)
+    assert machines == ground.cloud.acquire(order) and {each.token for each in machines} == {"later-1"}
+    assert sorted(each["InstanceId"] for each in ec2.alive("later")) == sorted(
+        m.instance_id for m in machines
+    )
+
+
 def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: Ec2Layer) -> None:
     ground, log = AwsGround(ec2, "vanished", hours=1.5), Memory()
     pool, price = ("c5.xlarge", "us-east-1a"), 0.05
@@ -195,6 +217,8 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
             sqs.send_message(QueueUrl=url, MessageBody=event(kind, victim, show_instant(ground.at_s)))
             sqs.send_message(QueueUrl=url, MessageBody=event(kind, victim, show_instant(ground.at_s)))
         sqs.send_message(QueueUrl=url, MessageBody="no event")
+        others = event(kind, "i-0123456789abcdef0", show_instant(ground.at_s))  # another one of the account
+        sqs.send_message(QueueUrl=url, MessageBody=others)
 
     ground.events = {
         ground.start_s + 1200: warn,

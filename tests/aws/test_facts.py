@@ -55,7 +55,10 @@ class Quotas:
 
 
 class Simulator:
-    """Allows everything but to make roles, and roles' actions on roles only."""
+    """Allows everything but to make roles, and roles' actions on roles only. boundary: of the roles."""
+
+    def __init__(self, boundary: str | None = None) -> None:
+        self._of_roles = {"iam:PermissionsBoundary": [boundary]} if boundary else {}
 
     def get_paginator(self, name: str) -> Simulator:
         assert name == "simulate_principal_policy"
@@ -66,9 +69,7 @@ class Simulator:
         assert not any("*" in arn for arn in request.get("ResourceArns", ()))
         facts = {fact["ContextKeyName"]: fact["ContextKeyValues"] for fact in request["ContextEntries"]}
         if "iam:CreateRole" in request["ActionNames"]:
-            assert facts == {
-                "iam:PermissionsBoundary": ["arn:aws:iam::123456789012:policy/proteus-facts-boundary"]
-            }
+            assert facts == self._of_roles
         found = []
         for action in request["ActionNames"]:
             for arn in request.get("ResourceArns", ["*"]):
@@ -102,6 +103,19 @@ def test_who_says_what_a_type_costs(moto_url: str) -> None:
     assert facts.denied == ("iam:CreateRole",)
     assert not isinstance(facts.spot, Unread) and ("c5.xlarge", "us-east-1a") in facts.spot
     assert facts.types["c5.xlarge"].zones == ("us-east-1a",)
+    assert facts.image_gib == 15, "of the image's root device, as moto has it"
+
+
+def test_who_may_make_roles_only_within_the_boundary_is_told_to_set_it(moto_url: str) -> None:
+    """IAM is asked about the roles as they would be made: without the key they have no boundary."""
+    boundary = "arn:aws:iam::123456789012:policy/proteus-facts-boundary"
+    sites = {None: SITE, boundary: SITE.model_copy(update={"boundary": boundary})}
+    for set_, site in sites.items():
+        account = Account(moto_url, pricing=PriceList(), service_quotas=Quotas(), iam=Simulator(set_))
+        facts = read_facts(account, site)
+        (said,) = [c.text for c in checks(site, Scale(1, 8, 3_000_000), facts) if c.what == "rights"]
+        ending = "the policy below allows it" + ("" if set_ else f" with market.boundary: {boundary}")
+        assert "may not do iam:CreateRole" in said and said.endswith(ending)
 
 
 def test_a_price_list_in_another_currency_is_said_and_no_dollars_are_made_up(moto_url: str) -> None:

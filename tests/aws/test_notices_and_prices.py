@@ -172,6 +172,7 @@ def test_prices_come_without_their_archive(ec2: Ec2Layer, tmp_path: Path) -> Non
         ("VcpuLimitExceeded", QuotaError),
         ("MaxSpotInstanceCountExceeded", QuotaError),
         ("UnauthorizedOperation", CredentialsError),
+        ("ExpiredTokenException", CredentialsError),
         ("RequestLimitExceeded", UnknownOutcomeError),
         ("InvalidParameterValue", RefusedError),
     ],

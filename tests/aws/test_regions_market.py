@@ -205,6 +205,23 @@ def test_a_silent_home_region_is_the_market_s_own_silence(ec2: Ec2Layer, west: E
         ground.cloud.quotes(ground.at_s)
 
 
+def test_a_silent_home_region_keeps_no_machine_elsewhere(ec2: Ec2Layer, west: Ec2Layer) -> None:
+    ground = TwoRegions(ec2, west, "away")
+    here = Market("c5.xlarge", "us-east-1a")
+    bought = [
+        each.instance_id
+        for number, market in enumerate((here, FIRST))
+        for each in ground.cloud.acquire(Order(f"away-{number}", market, 1, 1, 170_000))
+    ]
+    ec2.is_silent = True
+    with pytest.raises(UnknownOutcomeError, match=f"ending machines: {bought[0]} .the home region: "):
+        ground.cloud.release(tuple(bought))
+    assert ground.alive() == bought[:1]
+    ec2.is_silent = False
+    ground.cloud.release(tuple(bought))
+    assert not ground.alive()
+
+
 def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     """Jobs over two hostile regions, one of which falls silent; their services are killed at random moments."""
     made = KillCampaign(url, folder, kills, seed=7)

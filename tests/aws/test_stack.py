@@ -178,6 +178,14 @@ def test_what_was_just_made_may_not_be_known_everywhere(rig: StackRig) -> None:
     is_whole(rig)
 
 
+def test_parameters_may_be_listed_late(rig: StackRig) -> None:
+    """Token, authority and address: a list that lags behind is no reason to end."""
+    rig.aws.blind_after_put = 2
+    rig.up()
+    assert rig.slept_s == 3 * 2 * 5
+    is_whole(rig)
+
+
 def test_somebody_elses_role_is_left_alone(rig: StackRig) -> None:
     iam, name = rig.plain.client("iam"), f"proteus-{rig.site.name}-node"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")

@@ -7,6 +7,7 @@ export AWS_DEFAULT_REGION=$region HOME=/root
 shutdown -h +30 "proteus: this machine was not ready in time"
 home=/opt/proteus
 if [ "$(cat $home/digest 2>/dev/null)" != $digest ]; then  # an image may bring the package along
+  rm -rf $home  # pip would keep another build of the same version
   python=$(command -v python3.12 || command -v python3.11 || true)
   if [ -z "$python" ]; then
     dnf install -y -q python3.11

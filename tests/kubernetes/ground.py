@@ -12,7 +12,7 @@ from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.kubernetes.api import Api
 from bidbrain.kubernetes.kuberay import KubeRay, PodPlace
-from bidbrain.live.cloud import Order
+from bidbrain.live.cloud import NoticeSource, Order
 from bidbrain.setting import ON_DEMAND_ZONE, Listing, Reliable, Setting, Workload
 from tests.kubernetes.api_server import Server, served
 from tests.kubernetes.kuberay_operator import Operator, operating, ray_cluster
@@ -51,10 +51,14 @@ class Ground:
         return PodPlace("here", "ray", GROUPS, PRICES, **changes)  # type: ignore[arg-type]
 
     def cloud(
-        self, job: str = "job", place: PodPlace | None = None, setting: Setting | None = None
+        self,
+        job: str = "job",
+        place: PodPlace | None = None,
+        setting: Setting | None = None,
+        others: NoticeSource | None = None,
     ) -> KubeRay:
         """As a new process sees it."""
-        what = (place or self.place(), job, setting or make_setting(), self.now_s)
+        what = (place or self.place(), job, setting or make_setting(), self.now_s, others)
         self.clouds.append(KubeRay(self.api, *what))
         return self.clouds[-1]
 

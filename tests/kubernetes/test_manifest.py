@@ -317,6 +317,9 @@ def test_a_job_may_scale() -> None:
         lambda item: item["spec"].update(authOptions={"mode": "disabled"}),
         lambda item: item["spec"].pop("authOptions"),
         lambda item: item["spec"].update(headServiceAnnotations={"a": "b"}),
+        lambda item: item["metadata"].update(labels={"kueue.x-k8s.io/queue-name": "mine"}),
+        lambda item: item["metadata"].update(finalizers=["nobody/ends-this"]),
+        lambda item: item["metadata"].update(annotations={"ray.io/overwrite-container-cmd": "true"}),
     ],
 )
 def test_a_job_may_change_nothing_else(attack: Callable[[Any], None]) -> None:

@@ -18,9 +18,11 @@ from bidbrain.live.cloud import (
     CapacityError,
     CloudError,
     CredentialsError,
+    InstanceNotice,
     QuotaError,
     RefusedError,
     UnknownOutcomeError,
+    notice_of,
 )
 from tests.kubernetes.api_server import now_text
 from tests.kubernetes.ground import LARGE, SPOT, STAYS, Ground, ground_of, order, soon
@@ -270,6 +272,34 @@ def test_a_copy_that_is_stale_is_not_relied_on(ground: Ground, monkeypatch: pyte
         return False
 
     soon(ground, stale)
+
+
+def test_what_ray_says_is_heard_while_kubernetes_is_silent(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod tells Ray that it is being stopped; the job hears of its own pods alone."""
+    monkeypatch.setattr("bidbrain.kubernetes.mirror.STALE_S", 0.0)
+    told: list[InstanceNotice] = []
+
+    class Drains:
+        def notices(self) -> tuple[InstanceNotice, ...]:
+            return tuple(told)
+
+    cloud = ground.cloud(others=Drains())
+    (pod,) = ids(cloud.acquire(order("a", 1)))
+    assert cloud.notices() == ()
+    ground.server.fail = lambda method, path: 503
+    ground.server.forget_the_past()
+
+    def stale() -> bool:
+        try:
+            return bool(cloud.notices())
+        except CloudError:
+            return True
+
+    soon(ground, stale)
+    told += [notice_of(Alert.TERMINATE, each, ground.now_s() + 15) for each in (pod, "of-another-job")]
+    assert [each.instance_id for each in cloud.notices()] == [pod]
 
 
 def refusal(ground: Ground, **changes: Any) -> str:

@@ -50,7 +50,14 @@ from bidbrain.aws.stack.names import LIMITS_OBJECT, Names
 from bidbrain.aws.tagged import terminate
 from bidbrain.history.locations import location_of
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import CloudError, Instance, Order, RefusedError, UnknownOutcomeError
+from bidbrain.live.cloud import (
+    CloudError,
+    EndedInstance,
+    Instance,
+    Order,
+    RefusedError,
+    UnknownOutcomeError,
+)
 from bidbrain.live.unix_clock import UnixClock
 
 T = TypeVar("T")
@@ -194,7 +201,7 @@ class Buyer:
             case AskHeld():
                 return InstancesAre(self._held(job))
             case AskEnded(instance_ids):
-                return EndedAre(job.cloud.ended(instance_ids))
+                return EndedAre(self._ended(job, instance_ids))
             case AskNotices():
                 return NoticesAre(job.cloud.notices())
         raise AssertionError(request)
@@ -273,7 +280,15 @@ class Buyer:
         mine = {name for name, each in self._expenses.held.items() if each.job == job.name}
         if not set(instance_ids) <= mine:
             mine |= {each.instance_id for each in self._held(job)}
-        job.cloud.release(tuple(each for each in instance_ids if each in mine))
+        given_back = tuple(each for each in instance_ids if each in mine)
+        job.cloud.release(given_back)
+        self._tried("listing ended machines", lambda: self._ended(job, given_back))
+
+    def _ended(self, job: _Job, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
+        """Those that have ended: they make room for others."""
+        ended = job.cloud.ended(instance_ids)
+        self._expenses.ended(ended)
+        return ended
 
     # -- from time to time --------------------------------------------------------------------------------------
 
@@ -293,8 +308,7 @@ class Buyer:
         is_listed = self._tried("listing the machines", lambda: self._held(job)) is not None
         quotes = self._tried("asking for prices", lambda: job.cloud.quotes(now_s))
         expenses.advance(now_s, {offer.market: offer.price for offer in quotes.offers} if quotes else {})
-        ended = self._tried("listing ended machines", lambda: job.cloud.ended(tuple(expenses.held)))
-        expenses.ended(ended or ())
+        self._tried("listing ended machines", lambda: self._ended(job, tuple(expenses.held)))
         if job.driver is not None:
             self._end_earlier(job)
         try:

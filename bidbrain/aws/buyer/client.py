@@ -185,8 +185,14 @@ class BuyerCloud:
         return self._ask(AskEnded(instance_ids), EndedAre).ended
 
     def notices(self) -> tuple[InstanceNotice, ...]:
+        """Also those of the source beside the buyer's queue, alone where the buyer or its queue fails."""
         ours = () if self._notices is None else self._notices.notices()
-        return (*self._ask(AskNotices(), NoticesAre).notices, *ours)
+        try:
+            return (*self._ask(AskNotices(), NoticesAre).notices, *ours)
+        except CloudError:
+            if not ours:  # a warning counts seconds, and a later call says what is wrong
+                raise
+            return ours
 
 
 def _why(error: OSError) -> str:

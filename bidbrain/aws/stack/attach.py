@@ -65,7 +65,8 @@ def _place(site: Site, job: str, ec2: Any, region: str | None) -> Place:
                 f"{key}: found no stack {site.name} in {region or site.region}, expected one that `proteus aws up` made"
             )
         if region is None:
-            subnets = dict(site.subnets) or default_subnets(ec2, site, networks[0])
+            named = site.subnets or default_subnets(ec2, site, networks[0])
+            subnets = {zone: named[zone] for zone in site.zones if zone in named}  # the first zone goes first
         else:
             subnets = _own_subnets(ec2, networks[0], site.zones_in(region))
     newest = str(templates[0]["LatestVersionNumber"])

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Network
 
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import HEAD_GIB, Site
+from bidbrain.aws.stack.names import names_of
+from bidbrain.machines import UnknownTypeError, find_type
 from bidbrain.money import show_usd
 
 DISK_USD_PER_GIB_MONTH = 0.08  # gp3 in us-east-1
 ADDRESS_USD_PER_H = 0.005  # a public IPv4 address
 MONTH_H = 730
+TABLE_REGION = "us-east-1"
+TABLE = f"the package's table ({TABLE_REGION})"  # a source of prices
+LATEST_S = 1 << 40
 
 
 class Verdict(StrEnum):
@@ -69,6 +74,7 @@ class Quota:
 class Facts:
     """The facts of the account and the region. spot: (type, zone) -> micro-dollars per hour.
 
+    image_gib: the smallest disk that the image fits on; 0: not known.
     quotas: by (family, "spot" or "on-demand"). rights: actions that this identity may not do, None of them if empty.
     cidrs: of the home region's network, where there are other regions; elsewhere: the facts of those.
     """
@@ -87,6 +93,12 @@ class Facts:
     denied: tuple[str, ...] | Unread = ()
     cidrs: tuple[str, ...] = ()
     elsewhere: Mapping[str, Facts] = field(default_factory=dict)
+    image_gib: int = 0
+
+    @property
+    def head_gib(self) -> int:
+        """The disk of the head."""
+        return max(HEAD_GIB, self.image_gib)
 
     @property
     def spot_everywhere(self) -> Mapping[tuple[str, str], int]:
@@ -142,10 +154,11 @@ def checks(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
     yield from _image(site, facts)
     yield from _quotas(site, scale, facts)
     yield from _prices(site, facts)
+    yield from _counted_prices(site, facts)
     for region, there in facts.elsewhere.items():
         for check in _elsewhere(site, region, scale, facts, there):
             yield replace(check, text=f"{region}: {check.text}")
-    yield from _rights(facts)
+    yield from _rights(site, facts)
     yield from _budget(site, scale, facts)
 
 
@@ -212,6 +225,10 @@ def _image(site: Site, facts: Facts) -> Iterator[Check]:
             text = f"market.image: {facts.image} is built for {built}, expected {has} as {name} has"
             yield Check("image", Verdict.WRONG, text)
             return
+    if site.disk_gib < facts.image_gib:
+        text = f"market.disk_gib: found {site.disk_gib}, expected at least {facts.image_gib}, as {facts.image} has"
+        yield Check("image", Verdict.WRONG, text)
+        return
     yield Check("image", Verdict.GOOD, f"{facts.image}, {built}")
 
 
@@ -263,11 +280,44 @@ def _prices(site: Site, facts: Facts) -> Iterator[Check]:
         yield Check("prices", Verdict.GOOD, f"spot prices of {len(facts.spot)} markets")
 
 
-def _rights(facts: Facts) -> Iterator[Check]:
+def _counted_prices(site: Site, facts: Facts) -> Iterator[Check]:
+    """Jobs and the buyer count with the config's prices, else with the package's table: a budget is passed where AWS
+    bills more for the reliable machines than that."""
+    if any(facts.types[name].source == TABLE for name in site.bought_types) and site.region != TABLE_REGION:
+        text = (
+            f"AWS's price list could not be read, and jobs count with on-demand prices of {TABLE_REGION}: "
+            f"set market.on_demand where {site.region} has others"
+        )
+        yield Check("prices", Verdict.NOTE, text)
+    for name in site.bought_types:
+        fact = facts.types[name]
+        try:
+            counted = find_type(name, LATEST_S).on_demand
+        except UnknownTypeError:
+            if name not in site.on_demand or name not in site.vcpus:
+                text = (
+                    f"machine type {name}: found it in no table of the package, expected its dollars per hour in "
+                    f"market.on_demand and its vCPUs ({fact.vcpus}) in market.vcpus: jobs count with these"
+                )
+                yield Check("prices", Verdict.WRONG, text)
+            continue
+        if name in site.on_demand or fact.on_demand in (None, counted):
+            continue
+        is_dearer = name == site.of_reliable and (fact.on_demand or 0) > counted
+        text = (
+            f"machine type {name}: jobs count with {show_usd(counted)} $ per hour on demand, as in {TABLE_REGION}, "
+            f"expected {show_usd(fact.on_demand or 0)} $ as {fact.source} says: set market.on_demand"
+        )
+        yield Check("prices", Verdict.WRONG if is_dearer else Verdict.NOTE, text)
+
+
+def _rights(site: Site, facts: Facts) -> Iterator[Check]:
     if isinstance(facts.denied, Unread):
         yield Check("rights", Verdict.UNREAD, f"what {facts.identity} may do: {facts.denied.why}")
     elif facts.denied:
         text = f"{facts.identity} may not do {', '.join(facts.denied)}; the policy below allows it"
+        if site.boundary is None and "iam:CreateRole" in facts.denied:
+            text += f" with market.boundary: {names_of(site, facts.account).boundary}"
         yield Check("rights", Verdict.NOTE, text)
     else:
         yield Check("rights", Verdict.GOOD, "this identity may do all that is needed")
@@ -310,7 +360,7 @@ def costs(site: Site, scale: Scale, facts: Facts) -> tuple[Cost, ...]:
         ),
         Cost(
             f"disks and addresses of {1 + scale.reliable} machines",
-            disks(1, 40) + disks(scale.reliable, site.disk_gib) + address * (1 + scale.reliable),
+            disks(1, facts.head_gib) + disks(scale.reliable, site.disk_gib) + address * (1 + scale.reliable),
             "prices of us-east-1",
             True,
         ),

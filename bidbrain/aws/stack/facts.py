@@ -52,7 +52,7 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
     account, identity = me["Account"], me["Arn"]
     _check_bucket(aws, site)
     image = _image_id(aws, site)
-    architecture, device = _image(aws, image)
+    architecture, device, gib = _image(aws, image)
     vpc, subnets = _subnets(aws, site)
     now = now or datetime.now(UTC)
     return Facts(
@@ -63,6 +63,7 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
         image=image,
         image_architecture=architecture,
         root_device=device,
+        image_gib=gib,
         vpc=vpc,
         subnets=subnets,
         spot=spot_prices(aws, site, now),
@@ -76,7 +77,7 @@ def read_facts(aws: Clients, site: Site, now: datetime | None = None) -> Facts:
 def _facts_in(aws: Clients, site: Site, now: datetime) -> Facts:
     """The facts of another region. site: its part there, whose network `up` makes; aws: its clients."""
     image = _image_id(aws, site)
-    architecture, device = _image(aws, image)
+    architecture, device, gib = _image(aws, image)
     quotas = {what: quota for what, quota in _quotas(aws, site).items() if what[1] == "spot"}
     return Facts(
         account="",
@@ -86,6 +87,7 @@ def _facts_in(aws: Clients, site: Site, now: datetime) -> Facts:
         image=image,
         image_architecture=architecture,
         root_device=device,
+        image_gib=gib,
         vpc="",
         subnets=dict.fromkeys(site.zones, ""),
         spot=spot_prices(aws, site, now),
@@ -133,14 +135,19 @@ def _image_id(aws: Clients, site: Site) -> str:
         return str(aws.client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
 
 
-def _image(aws: Clients, image: str) -> tuple[str | None, str]:
-    """(architecture, root device); an image that AWS does not show is left to its launch."""
+def _image(aws: Clients, image: str) -> tuple[str | None, str, int]:
+    """(architecture, root device, its GiB); an image that AWS does not show is left to its launch."""
     with errors(f"market.image: {image}"):
         found = aws.client("ec2").describe_images(Filters=[{"Name": "image-id", "Values": [image]}])
     if not found["Images"]:
-        return None, "/dev/xvda"
+        return None, "/dev/xvda", 0
     (one,) = found["Images"]
-    return one.get("Architecture"), one.get("RootDeviceName") or "/dev/xvda"
+    device = one.get("RootDeviceName") or "/dev/xvda"
+    disks = {
+        each.get("DeviceName"): each.get("Ebs", {}).get("VolumeSize", 0)
+        for each in one.get("BlockDeviceMappings", ())
+    }
+    return one.get("Architecture"), device, int(disks.get(device, 0))
 
 
 def _subnets(aws: Clients, site: Site) -> tuple[str, dict[str, str]]:

@@ -36,6 +36,12 @@ class Names:
         return f"{self.plain}-node"
 
     @property
+    def boundary(self) -> str:
+        """The ARN of the permissions boundary that `operator.yaml` makes."""
+        partition = self.pseudo_parameters["AWS::Partition"]
+        return f"arn:{partition}:iam::{self.account}:policy/{self.plain}-boundary"
+
+    @property
     def prefix(self) -> str:
         """Of all objects in the bucket."""
         return f"proteus/{self.stack}/"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import NO_RETRY, Clients
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.checks import Unread
+from bidbrain.aws.stack.checks import LATEST_S, TABLE, Unread
 from bidbrain.aws.stack.rights import short
 from bidbrain.live.cloud import CloudError
 from bidbrain.machines import UnknownTypeError, find_type
@@ -30,7 +30,7 @@ def on_demand_price(aws: Clients, site: Site, name: str) -> tuple[int | None, st
     if prices:
         return None, f"AWS's price list, which has {' and '.join(prices)}, not {USD}"
     try:
-        return find_type(name, 1 << 40).on_demand, "the package's table (us-east-1)"
+        return find_type(name, LATEST_S).on_demand, TABLE
     except UnknownTypeError:
         return None, "no source knows it"
 

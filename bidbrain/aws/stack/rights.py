@@ -13,6 +13,8 @@ from bidbrain.aws.stack.names import names_of
 from bidbrain.aws.stack.template import operator_policy
 from bidbrain.live.cloud import CloudError
 
+BOUNDARY_KEY = "iam:PermissionsBoundary"
+
 
 def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tuple[str, ...] | Unread:
     """Actions of the operator's policy that IAM's simulator refuses for this identity."""
@@ -25,7 +27,7 @@ def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tup
     iam = aws.client("iam", NO_RETRY)
     refused: list[str] = []
     for statement in operator_policy(names_of(site, account), site.bucket is None)["Statement"]:
-        context = _context(statement.get("Condition", {}))
+        context = _context(statement.get("Condition", {}), site.boundary)
         if context is None:
             continue
         # Wildcards are no resources: anything that they match stands for them.
@@ -47,12 +49,16 @@ def short(error: CloudError, most: int = 160) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _context(condition: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]] | None:
+def _context(condition: Mapping[str, Mapping[str, str]], boundary: str | None) -> list[dict[str, Any]] | None:
     """The facts of a request that meets a statement's condition, for the simulator; None: it cannot be told them, as it
-    knows nothing of our tags."""
+    knows nothing of our tags. boundary: of the roles that are made, which may be another one than the policy's, or
+    none.
+    """
     equal = dict(condition.get("StringEquals", {}))
     if condition.keys() - {"StringEquals"} or any(not key.startswith("iam:") for key in equal):
         return None
+    if BOUNDARY_KEY in equal:
+        equal = {BOUNDARY_KEY: boundary} if boundary else {}
     return [
         {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
         for key, value in equal.items()

@@ -19,7 +19,7 @@ import yaml
 
 from bidbrain.aws.clients import tag_list
 from bidbrain.aws.limits import Limits
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import HEAD_GIB, Site
 from bidbrain.aws.stack.names import Names, names_of
 
 STACK, REGION, OPERATOR = "template.yaml", "region.yaml", "operator.yaml"
@@ -44,7 +44,7 @@ class Surroundings:
     """The account and the region that a stack is made in.
 
     image: an AMI id, also where `Site.image` names a parameter. subnets: zone -> subnet id. package: digest of the
-    wheel and its constraints. elsewhere: the images of the other regions.
+    wheel and its constraints. elsewhere: the images of the other regions. head_gib: the disk of the head.
     """
 
     account: str
@@ -54,6 +54,7 @@ class Surroundings:
     subnets: Mapping[str, str]
     package: str
     elsewhere: Mapping[str, RegionImage] = field(default_factory=dict)
+    head_gib: int = HEAD_GIB
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def wanted(limits: Limits, there: Surroundings) -> Wanted:
         "Image": there.image,
         "RootDevice": there.root_device,
         "HeadType": site.head_type,
+        "HeadDiskGiB": str(there.head_gib),
         "DiskGiB": str(site.disk_gib),
         "Package": there.package,
         "OrphanAfter": str(site.orphan_after_s),

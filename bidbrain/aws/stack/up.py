@@ -121,10 +121,10 @@ class Builder:
                 what = {"Bucket": self._want.names.bucket, "Key": self._want.names.limits}
                 self._aws.client("s3").put_object(**what, Body=self._want.limits.encode())
             case PartKind.TOKEN:
-                self._secret(step.name, "token", secrets.token_hex(32))
+                self._parameter(step.name, "token", secrets.token_hex(32), "SecureString")
             case PartKind.AUTHORITY:
                 made = Authority.made(self._site.name, time.time())
-                self._secret(step.name, "authority", made.text())
+                self._parameter(step.name, "authority", made.text(), "SecureString")
             case PartKind.HEAD:
                 self._launch(found)
             case PartKind.ADDRESS:
@@ -182,24 +182,24 @@ class Builder:
         # Last: by this object a whole package is known.
         s3.put_object(Bucket=bucket, Key=f"{folder}/constraints.txt", Body=package.constraints.encode())
 
-    def _secret(self, name: str, part: str, value: str) -> None:
+    def _parameter(self, name: str, part: str, value: str, kind: str) -> None:
         from botocore.exceptions import ClientError
 
         tags = tag_list(tags_of(self._site, part))
         try:
-            self._aws.client("ssm").put_parameter(Name=name, Value=value, Type="SecureString", Tags=tags)
+            self._aws.client("ssm").put_parameter(Name=name, Value=value, Type=kind, Tags=tags)
         except ClientError as error:
-            if code_of(error) != "ParameterAlreadyExists":  # another `up` was faster; its secret is as good
+            # It is not listed yet; or another `up` was faster: its secret is as good, its address is looked at again.
+            if code_of(error) != "ParameterAlreadyExists":
                 raise
 
     def _address(self, step: Step, head: Part | None) -> None:
         assert head is not None, "the head comes before its address"
-        ssm, value = self._aws.client("ssm"), head.value
         if step.action is Action.MAKE:
-            tags = tag_list(tags_of(self._site, "address"))
-            ssm.put_parameter(Name=step.name, Value=value, Type="String", Tags=tags)
+            self._parameter(step.name, "address", head.value, "String")
         else:
-            ssm.put_parameter(Name=step.name, Value=value, Type="String", Overwrite=True)
+            what = {"Name": step.name, "Value": head.value, "Type": "String"}
+            self._aws.client("ssm").put_parameter(**what, Overwrite=True)
 
     def _launch(self, found: Found) -> None:
         """The head, once. EC2 answers a token that it has seen with the instance of then, which may be ending, or with

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+import agileml
 from agileml.aws.wheel import PACKAGES, build_wheel
 
 
@@ -22,6 +23,11 @@ def test_a_wheel_of_what_runs_here(tmp_path: Path) -> None:
     assert {"bidbrain/machines.csv", "bidbrain/aws/stack/template.yaml"} <= set(names) and not any(
         "__pycache__" in name for name in names
     )
+    here = Path(agileml.__file__).parents[1]
+    files = [path for package in PACKAGES for path in (here / package).rglob("*") if path.suffix]
+    data = {str(path.relative_to(here)) for path in files if "__pycache__" not in path.parts}
+    assert data <= set(names), "the report's scripts among them"
+    assert "agileml/config/examples/aws.yaml" in names, "what `proteus configs` copies"
 
     (tmp_path / wheel.name).write_bytes(wheel.content)
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]

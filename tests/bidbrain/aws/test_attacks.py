@@ -67,6 +67,8 @@ _KEYS = {
     "asked_tag": "aws:RequestTag/proteus:stack",
     "tag": STACK_TAG,
     "session_tag": "ssm:resourceTag/proteus:stack",
+    "session_of": "ssm:resourceTag/aws:ssmmessages:session-id",
+    "prefix": "s3:prefix",
     "creating": "ec2:CreateAction",
     "type": "ec2:InstanceType",
     "template": "ec2:LaunchTemplate",
@@ -118,6 +120,19 @@ def test_a_job_writes_its_results_and_its_risk_and_not_its_limits() -> None:
         for action in ("s3:PutObject", "s3:DeleteObject"):
             assert not allowed(policy, action, f"{ours}/buyer/limits.json")
             assert not allowed(policy, action, f"{ours}/package/abc/package.whl")
+
+
+def test_a_job_lists_what_is_the_stacks_and_ends_broken_uploads() -> None:
+    """S3 puts a prefix into the request to list objects alone, so no other right may ask for one."""
+    bucket = f"arn:aws:s3:::{NAMES.bucket}"
+    assert allowed(NODE, "s3:ListBucket", bucket, prefix="proteus/demo/checkpoints/")
+    assert not allowed(NODE, "s3:ListBucket", bucket, prefix="other/")
+    assert allowed(NODE, "s3:ListBucketMultipartUploads", bucket)
+    assert allowed(NODE, "s3:AbortMultipartUpload", f"{bucket}/proteus/demo/checkpoints/clock-1-0/part-0")
+    for policy in (HEAD, NODE, OPERATOR):
+        for statement in policy["Statement"]:
+            if "s3:prefix" in str(statement.get("Condition")):
+                assert statement["Action"] == ["s3:ListBucket"]
 
 
 def test_attack_5_the_driver_of_a_job_buys_nothing_and_becomes_no_one_who_does() -> None:
@@ -204,6 +219,11 @@ def test_the_operator_makes_roles_within_the_boundary_and_reaches_the_stacks_mac
     assert allowed(OPERATOR, "ssm:StartSession", f"{EC2}:instance/i-1", session_tag="demo")
     document = f"arn:aws:ssm:{REGION}::document/AWS-StartPortForwardingSession"
     assert allowed(OPERATOR, "ssm:StartSession", document)
+    session, mine = f"arn:aws:ssm:{REGION}:{ACCOUNT}:session/someone-0abc", "${aws:userid}"
+    assert allowed(OPERATOR, "ssmmessages:OpenDataChannel", session), "the plugin of AWS' CLI asks for it"
+    for action in ("ssm:ResumeSession", "ssm:TerminateSession"):
+        assert allowed(OPERATOR, action, session, session_of=mine)
+        assert not allowed(OPERATOR, action, session, session_of="AIDAOTHER")
 
 
 WEST_TEMPLATE = f"{EC2_WEST}:launch-template/NodeTemplate"

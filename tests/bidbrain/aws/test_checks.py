@@ -7,8 +7,20 @@ from dataclasses import replace
 import pytest
 
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.checks import Facts, Quota, Scale, TypeFact, Unread, Verdict, checks, costs, family
-from tests.bidbrain.aws.demo_stack import SITE, THERE
+from bidbrain.aws.stack.checks import (
+    TABLE,
+    Facts,
+    Quota,
+    Scale,
+    TypeFact,
+    Unread,
+    Verdict,
+    checks,
+    costs,
+    family,
+)
+from bidbrain.aws.stack.template import resource, wanted
+from tests.bidbrain.aws.demo_stack import LIMITS, SITE, THERE
 
 
 def facts(**changes: object) -> Facts:
@@ -50,6 +62,50 @@ def wrong(site: Site = SITE, scale: Scale = SCALE, **changes: object) -> list[st
 def test_a_good_account_has_nothing_wrong() -> None:
     assert not wrong()
     assert all(c.verdict is Verdict.GOOD for c in checks(SITE, SCALE, facts()))
+
+
+def test_an_image_must_fit_on_the_disks() -> None:
+    """EC2 refuses a machine whose disk is smaller than that of its image; the head's disk follows the image."""
+    assert wrong(image_gib=75) == [
+        "market.disk_gib: found 40, expected at least 75, as ami-0123456789abcdef0 has"
+    ]
+    large = SITE.model_copy(update={"disk_gib": 100})
+    assert not wrong(large, image_gib=75)
+    assert facts(image_gib=75).head_gib == 75 and facts(image_gib=8).head_gib == 40
+    want = wanted(LIMITS.model_copy(update={"site": large}), replace(THERE, head_gib=75))
+    sizes = {
+        name: resource(want, name)["LaunchTemplateData"]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+        for name in ("HeadTemplate", "NodeTemplate")
+    }
+    assert sizes == {"HeadTemplate": "75", "NodeTemplate": "100"}
+
+
+def test_a_job_counts_with_what_aws_bills() -> None:
+    """The package's table is that of us-east-1; the reliable machines of Sao Paulo cost half as much again."""
+    types = dict(facts().types)
+    zones, listed = types["c5.xlarge"].zones, "AWS's price list"
+    dear = types | {"c5.xlarge": TypeFact(4, ("x86_64",), 262_000, listed, zones)}
+    there = SITE.model_copy(update={"region": "sa-east-1"})
+    assert wrong(there, types=dear) == [
+        "machine type c5.xlarge: jobs count with 0.170000 $ per hour on demand, as in us-east-1, expected 0.262000 $ "
+        "as AWS's price list says: set market.on_demand"
+    ]
+    assert not wrong(there.model_copy(update={"on_demand": {"c5.xlarge": 0.262}}), types=dear)
+    spot = there.model_copy(update={"reliable_type": "m5.xlarge"})
+    told = [c for c in checks(spot, SCALE, facts(types=dear)) if "jobs count with" in c.text]
+    assert [each.verdict for each in told] == [Verdict.NOTE], "spot machines cost what the market says"
+    cheap = types | {"c5.xlarge": TypeFact(4, ("x86_64",), 150_000, listed, zones)}
+    assert not wrong(types=cheap)
+    table = types | {"c5.xlarge": TypeFact(4, ("x86_64",), 170_000, TABLE, zones)}
+    told = [c for c in checks(there, SCALE, facts(types=table)) if "could not be read" in c.text]
+    assert [each.verdict for each in told] == [Verdict.NOTE]
+    new = SITE.model_copy(update={"types": ("c99.xlarge",), "reliable_type": "m5.xlarge"})
+    known = types | {"c99.xlarge": TypeFact(4, ("x86_64",), 200_000, listed, zones)}
+    prices = {("c99.xlarge", "us-east-1a"): 60_000}
+    (said,) = wrong(new, types=known, spot=prices)
+    assert "expected its dollars per hour in market.on_demand and its vCPUs (4) in market.vcpus" in said
+    both = new.model_copy(update={"on_demand": {"c99.xlarge": 0.2}, "vcpus": {"c99.xlarge": 4}})
+    assert not wrong(both, types=known, spot=prices)
 
 
 def test_a_quota_that_a_deadline_may_need_is_noted() -> None:

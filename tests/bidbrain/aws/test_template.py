@@ -106,6 +106,9 @@ def test_the_operator_may_do_what_cloudformation_does_in_their_name() -> None:
         }
         missing = {each for each in needed - allowed - unused if not each.startswith("ec2:Describe")}
         assert not missing, resource_type
+    bucket = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::S3::Bucket").schema["handlers"]
+    named = {right for name in ("create", "read") for right in bucket[name]["permissions"]}
+    assert {right for right in named if "Tag" in right} <= allowed, "of S3's list what our bucket has"
 
 
 def test_the_operator_may_do_what_cloudformation_does_in_other_regions() -> None:
