@@ -28,7 +28,7 @@ class BrokenLinks:
     def part(self, first: str, second: str, seconds: float, *, one_way: bool) -> None:
         """Nothing gets from one machine to another, nor back unless `one_way`."""
         for ends in ((first, second), (second, first))[: 1 if one_way else 2]:
-            self._until_s[ends] = self.sim.now_s + seconds
+            self._until_s[ends] = max(self._until_s.get(ends, 0.0), self.sim.now_s + seconds)
 
     def until_s(self, nodes: Iterable[str]) -> float:
         """Until when some link among these machines is down."""

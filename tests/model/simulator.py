@@ -139,10 +139,11 @@ class Simulation(Timeline):
         for fault in s.faults:
             if not fault.aim:
                 self.at(fault.at_s, lambda fault=fault: self.faults.strike(fault))
-        completed, since_s = 0, 0.0
+        reached, since_s = (1, 0), 0.0  # controllers so far, each of which may wait anew; clocks
         while not self.is_over:
-            if self.controllers[-1].controller.completed > completed:
-                completed, since_s = self.controllers[-1].controller.completed, self.now_s
+            now = len(self.controllers), self.controllers[-1].controller.completed
+            if now[0] > reached[0] or now[1] > reached[1]:
+                reached, since_s = (now[0], max(now[1], reached[1])), self.now_s
             if self.now_s > since_s + HUNG_S or not self.go_on():
                 raise ModelError(f"hangs at {self.now_s:.1f} s: {self.describe()}")
         if not self.is_lost:
