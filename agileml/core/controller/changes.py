@@ -195,7 +195,7 @@ class MembershipChanges:
         """The machines that may own, back up or compute something after the change."""
         members, view = self._control.members, self._control.view
         machines = members.machines(view.member_set if view else frozenset())
-        if machines.reliable or view is None:
+        if machines.reliable or (view is None and members.expected().reliable):
             return machines
         # A reliable machine with a notice stays until another can replace it; one still loading slices can hold
         # parameters.
