@@ -210,7 +210,7 @@ def _with_one_way(schedule: Schedule) -> Schedule:
 
 
 def _with_last_leaving(schedule: Schedule) -> Schedule:
-    """In one of nine, all reliable machines leave, transient ones soon after; reliable ones may come later, or never."""
+    """In one of nine all reliable machines leave, transient ones soon after; reliable ones may come later, or never."""
     rng = random.Random(f"{schedule.seed}/{schedule.mode}/last leaving")  # other draws stay as they are
     if rng.random() >= 1 / 9:
         return schedule
