@@ -213,10 +213,13 @@ class MembershipChanges:
             return []  # others draw what a leaver has not pushed
         if control.job.exchange.has_replicas:
             return []  # the change has already waited for the clock to end
+        machines = self._machines()  # with the last reliable ones, which stay in spite of a notice
+        staying = {*machines.reliable, *machines.transient}
         return [
             node
             for node in control.view.members
-            if control.members.is_alive(node)
+            if node not in staying
+            and control.members.is_alive(node)
             and (deadline_s := control.members.nodes[node].deadline_s) is not None
             and deadline_s - control.now_s > 2 * clock_s
             and self._computes_s(node, clock_s) >= control.settings.worth_finishing_s

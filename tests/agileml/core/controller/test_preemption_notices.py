@@ -140,3 +140,13 @@ def test_the_only_reliable_machine_may_get_a_notice_while_the_first_view_is_made
     script.write()
     assert not script.halts
     assert script.view.members == ("r0", "t1")
+
+
+def test_the_only_reliable_machine_is_one_member_though_it_has_the_time_to_end_its_clock(scripts):
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1", "t2")
+    script.reach(3, clock_s=5.0)
+    for name in ("r0", "t1"):
+        script.tell(Notice(name, script.now_s + 3600.0))
+    assert script.view.members == ("r0", "t2", "t1"), "t1 ends its part of the open clock"
+    assert script.controller.count_members() == (1, 2)
