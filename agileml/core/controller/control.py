@@ -230,8 +230,9 @@ class Control:
 
     def send_limit(self) -> None:
         """Tell all members which clocks may start."""
-        for node in self.view.members if self.view is not None else ():
-            self.send(node, Limit(self.view.epoch, self.limit))
+        if (view := self.view) is not None:
+            for node in view.members:
+                self.send(node, Limit(view.epoch, self.limit))
 
     def note(self, event: ControllerEvent, at_s: float | None = None) -> None:
         """Report an event to the event log and the screen, dated `at_s` (None: now)."""
