@@ -9,7 +9,7 @@ from agileml.core.protocol.inputs import NodeDown, Notice
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.events.terms import Loss, Tier
 from tests.model.node_shell import SimulatedNode
-from tests.model.schedule import FOR_GOOD_S, Fault
+from tests.model.schedule import FOR_GOOD_S, LEAVING, Fault
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation
@@ -39,6 +39,12 @@ class FaultInjector:
         staying = [n for n in self.sim.alive(Tier.RELIABLE) if n.admitted and n.deadline_s is None]
         return self.sim.rng.sample(staying, 1) if len(staying) > 1 else []
 
+    def reliable_members(self) -> list[SimulatedNode]:
+        """All reliable machines, once there is a view: the first one waits for such as stay."""
+        record = self.sim.newest_record()
+        is_begun = record is not None and record.view is not None
+        return self.pick(len(self.sim.nodes), Tier.RELIABLE) if is_begun else []
+
     def owners(self) -> list[SimulatedNode]:
         """Transient machines that serve under the durable view."""
         record = self.sim.newest_record()
@@ -55,11 +61,7 @@ class FaultInjector:
         """Do it; False when there is nobody whom it could hit."""
         match fault.kind:
             case "join":
-                room = (
-                    self.sim.job.slices
-                    - len(self.sim.alive(Tier.TRANSIENT))
-                    - len(self.sim.alive(Tier.RELIABLE))
-                )
+                room = self.room()
                 for _ in range(min(fault.number, room)):
                     self.sim.node_shell.start(
                         Tier.RELIABLE if self.sim.rng.random() < 0.1 else Tier.TRANSIENT
@@ -80,6 +82,9 @@ class FaultInjector:
                 self.sim.start_controller()
                 return True
         machines = self.victims(fault)
+        if fault.kind == LEAVING:
+            for _ in range(fault.number):
+                self.sim.after(self.sim.rng.uniform(0.0, fault.seconds / 2), self.join_reliable)
         for node in machines:
             match fault.kind:
                 case (
@@ -89,6 +94,7 @@ class FaultInjector:
                     | "notice_all"
                     | "notice_reliable"
                     | "notice_owner"
+                    | "notice_every_reliable"
                 ):
                     self.notice(node, fault)
                 case "kill" | "kill_owner" | "kill_many" | "kill_reliable":
@@ -109,6 +115,15 @@ class FaultInjector:
                 case _:
                     raise AssertionError(fault)
         return bool(machines)
+
+    def room(self) -> int:
+        """How many machines may come: each needs a slice."""
+        alive = self.sim.alive(Tier.TRANSIENT) + self.sim.alive(Tier.RELIABLE)
+        return self.sim.job.slices - len(alive)
+
+    def join_reliable(self) -> None:
+        if not self.sim.is_over and self.room() > 0:
+            self.sim.node_shell.start(Tier.RELIABLE)
 
     def part(self, fault: Fault) -> bool:
         """Two machines do not reach each other any more, or only one of them does not reach the other."""
@@ -138,6 +153,8 @@ class FaultInjector:
                 return self.pick(len(self.sim.nodes))
             case "notice_reliable":
                 return self.spare_reliable()
+            case "notice_every_reliable":
+                return self.reliable_members()
             case "kill_reliable":
                 return self.spare_reliable()
             case "kill_many":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def check_view(job: Job, view: View) -> None:
     """Exactly one owner and backup for each partition, exactly one worker for each unit of each clock."""
     assert len(view.owner) == len(view.backup) == job.layout.partitions
+    assert len(set(view.members)) == len(view.members), view
     assert {*view.owner, *view.backup} <= set(view.members), view
     if job.pipeline is not None and not job.pipeline.flushes:
         clocks = [each.clock for each in view.stages]

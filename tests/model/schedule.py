@@ -193,6 +193,8 @@ def make_schedule(seed: int, mode: str, faults: int | None = None) -> Schedule:
         schedule = replace(schedule, partitions=min(schedule.partitions, 3), transient=schedule.transient + 2)
     if not gentle and faults is None:
         schedule = _with_parted(_with_one_way(schedule))
+    if faults is None and not planned:
+        schedule = _with_last_leaving(schedule)
     links = random.Random(f"{seed}/{mode}/links")
     if links.random() >= 0.25:
         return schedule
@@ -210,6 +212,17 @@ def _with_one_way(schedule: Schedule) -> Schedule:
     kind, at_s = rng.choice(ONE_WAY), rng.uniform(0.3, 3.0)
     seconds = rng.choice([4.0, 15.0, FOR_GOOD_S]) if kind == "deaf" else rng.choice([1.5, 4.0])
     return replace(schedule, faults=(*schedule.faults, Fault(kind, at_s, 1, seconds)))
+
+
+def _with_last_leaving(schedule: Schedule) -> Schedule:
+    """In one of nine all reliable machines leave, transient ones soon after; reliable ones may come later, or never."""
+    rng = random.Random(f"{schedule.seed}/{schedule.mode}/last leaving")  # other draws stay as they are
+    if rng.random() >= 1 / 9:
+        return schedule
+    at_s, left_s = rng.uniform(0.5, 5.0), 60.0 if schedule.gentle else rng.choice([5.0, 60.0])
+    last = Fault(LEAVING, at_s, rng.choice([0, 1, 2]), left_s)
+    soon = Fault("notice", at_s + rng.uniform(0.0, 2.0), rng.choice([1, 2]), 60.0)
+    return replace(schedule, faults=(*schedule.faults, last, soon))
 
 
 def _with_parted(schedule: Schedule) -> Schedule:
@@ -324,6 +337,7 @@ def _make_plan(rng: random.Random, clocks: int, transient: int) -> tuple[tuple[P
 PRESSING, WAKING = "notice_owner", "freeze_owner"
 ONE_WAY = ("deaf", "dumb", "mute_join")
 PARTED = "part"
+LEAVING = "notice_every_reliable"
 FOR_GOOD_S = 1e6
 
 # How often each kind is drawn.

@@ -21,6 +21,7 @@ from tests.model.schedule import (
     HELD,
     HELPED,
     LAMB,
+    LEAVING,
     ONE_WAY,
     PARTED,
     PIPELINES,
@@ -50,7 +51,7 @@ FEW = (
     *("bsp-helped", "ssp-helped", "allreduce-resident"),
 )
 FAST_MODES = [pytest.param(mode, marks=[] if mode in FEW else pytest.mark.slow) for mode in MODES]
-KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING, PARTED, *ONE_WAY}
+KINDS = {*GENTLE, *ROUGH, PRESSING, WAKING, PARTED, LEAVING, *ONE_WAY}
 SEEN = ("stage 1", "stage 2", "stage 3", "rollbacks", "clocks redone")
 WAYS = ("short notice: move", "short notice: roll back")
 SHORT_NOTICES = (19, 71)  # seeds of the mode bsp in which both are chosen
@@ -268,7 +269,7 @@ def test_many_schedules_of_30_faults(mode: str) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)
     if seeds >= 100:
         # Quiet schedules alone have an owner that wakes in the middle of a change, and both answers to a short notice.
-        assert_all_seen(tally, KINDS - {WAKING, PARTED, *ONE_WAY}, SEEN)
+        assert_all_seen(tally, KINDS - {WAKING, PARTED, LEAVING, *ONE_WAY}, SEEN)
 
 
 def test_a_run_ends_though_another_controller_heard_of_its_last_clocks() -> None:

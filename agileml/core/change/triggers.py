@@ -33,7 +33,9 @@ def why_change(
     stays = [node for node in view.members if node not in gone]
     leaving = [node for node in going if node in view.holders or view.last_open(node) < completed]
     reliable = sum(members.nodes[node].tier is Tier.RELIABLE for node in stays)
-    if leaving and reliable:  # the last reliable machine stays until there is another
+    if not reliable:  # the last reliable machines stay until there is another
+        leaving = [node for node in leaving if members.nodes[node].tier is Tier.TRANSIENT]
+    if leaving:
         return Trigger(Cause.NOTICE, tuple(leaving))
     machines = members.machines(view.member_set)
     joining = [node for node in machines.reliable + machines.transient if node not in view.member_set]

@@ -198,7 +198,7 @@ class MembershipChanges:
         """The machines that may own, back up or compute something after the change."""
         members, view = self._control.members, self._control.view
         machines = members.machines(view.member_set if view else frozenset())
-        if machines.reliable or view is None:
+        if machines.reliable or (view is None and members.expected().reliable):
             return machines
         # A reliable machine with a notice stays until another can replace it; one still loading slices can hold
         # parameters.
@@ -216,10 +216,13 @@ class MembershipChanges:
             return []  # others draw what a leaver has not pushed
         if control.job.exchange.has_replicas:
             return []  # the change has already waited for the clock to end
+        machines = self._machines()  # with the last reliable ones, which stay in spite of a notice
+        staying = {*machines.reliable, *machines.transient}
         return [
             node
             for node in control.view.members
-            if control.members.is_alive(node)
+            if node not in staying
+            and control.members.is_alive(node)
             and (deadline_s := control.members.nodes[node].deadline_s) is not None
             and deadline_s - control.now_s > 2 * clock_s
             and self._computes_s(node, clock_s) >= control.settings.worth_finishing_s

@@ -21,7 +21,7 @@ from agileml.core.protocol.commands import (
 )
 from agileml.core.protocol.inputs import NodeUp, StepsWritten
 from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Announce, Message
+from agileml.core.protocol.messages import Announce, Limit, Message
 from agileml.core.protocol.plan import PlannedEvent, PlanRunner
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.superstep_messages import StepsTaken
@@ -241,6 +241,12 @@ class Control:
         """Send a machine the durable view."""
         assert self.view is not None
         self.send(node, Announce(self.view, self.limit))
+
+    def send_limit(self) -> None:
+        """Tell all members which clocks may start."""
+        if (view := self.view) is not None:
+            for node in view.members:
+                self.send(node, Limit(view.epoch, self.limit))
 
     def note(self, event: ControllerEvent, at_s: float | None = None) -> None:
         """Report an event to the event log and the screen, dated `at_s` (None: now)."""

@@ -80,12 +80,7 @@ from agileml.core.protocol.plan import PlannedEvent
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.superstep_messages import StepsTaken, SuperstepChosen
 from agileml.core.protocol.view import View
-from agileml.events.run import (
-    MachineLost,
-    MachineNoticed,
-    MachineReleased,
-    StopAsked,
-)
+from agileml.events.run import MachineLost, MachineNoticed, MachineReleased, StopAsked
 from agileml.events.terms import Tier
 
 __all__ = ["Controller", "ControllerSettings"]
@@ -239,6 +234,8 @@ class Controller:
     def _stop(self, event: Stop) -> None:
         if self._cuts.ending.stop(self.record.committed, event.deadline_s):
             self._control.note(StopAsked(self.completed))
+            self._control.plan.drop()
+            self._control.send_limit()
 
     def _tick(self) -> None:
         control = self._control

@@ -12,7 +12,7 @@ from agileml.core.cuts.rule import OpenCut
 from agileml.core.cuts.run_end import RunEnding
 from agileml.core.protocol.commands import Finished, HaltKind, Seal
 from agileml.core.protocol.inputs import CutJudged, Sealed, SealFailed
-from agileml.core.protocol.messages import Limit, Missed, NameCut, Save, Saved, Stored
+from agileml.core.protocol.messages import Missed, NameCut, Save, Saved, Stored
 from agileml.core.protocol.view import CutId
 from agileml.core.stage.link_rate import LinkRate
 from agileml.events.run import CheckpointFailed, CheckpointSaved, CutCommitted
@@ -220,8 +220,7 @@ class CutKeeper:
         for node in control.view.members:
             control.send(node, NameCut(control.view.epoch, control.record.committed, self._cut.next))
         if control.job.holds_every is not None:
-            for node in control.view.members:
-                control.send(node, Limit(control.view.epoch, control.limit))
+            control.send_limit()
 
     # -- checkpoints ----------------------------------------------------------------------------------------
 

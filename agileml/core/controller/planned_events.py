@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from agileml.core.controller.control import Control
 from agileml.core.protocol.inputs import Admit, Notice
-from agileml.core.protocol.messages import Limit
 from agileml.core.protocol.plan import Strike
 from agileml.events.run import FaultFired, PlanFinished, PlanFired
 from agileml.events.terms import Fault, Tier
@@ -20,8 +19,8 @@ class PlannedEvents:
 
     def fire(self) -> Iterator[Admit | Notice]:
         """The joins and notices that are due; faults go straight to the shell."""
-        control, plan, view = self._control, self._control.plan, self._control.view
-        if view is None or control.is_restarted or plan.is_over:
+        control, plan = self._control, self._control.plan
+        if control.view is None or control.is_restarted or plan.is_over:
             return
         self._settle()
         before = control.limit
@@ -35,8 +34,7 @@ class PlannedEvents:
             else:
                 yield action
         if control.limit != before:
-            for node in view.members:
-                control.send(node, Limit(view.epoch, control.limit))
+            control.send_limit()
 
     def _settle(self) -> None:
         """Log the end of the event that fired last."""

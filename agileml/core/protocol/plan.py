@@ -135,6 +135,10 @@ class PlanRunner:
         assert at_clock is not None
         return min(clocks, at_clock)
 
+    def drop(self) -> None:
+        """Fire nothing more, and hold no clock: the run is told to stop, and an event may wait for machines."""
+        self._at_clock, self._at_s = [], []
+
     def _due(self, completed: int, now_s: float) -> int | None:
         if self._started_s is None:
             self._started_s = now_s

@@ -114,9 +114,11 @@ class GivenRanges:
         self._ask(Compute(begin.timeline, begin.clock, begin.bundles, parts, found.cursor, is_help=True))
 
     def has(self, event: Computed) -> bool:
-        """True for a bundle of the range that is under way."""
-        found = self.now
-        return found is not None and event.clock == found.begin.clock and event.bundle in found.begin.bundles
+        """True for a bundle of the range that is under way, unless it was computed before a rollback."""
+        if self.now is None or event.bundle not in self.now.begin.bundles:
+            return False
+        begin = self.now.begin
+        return (event.timeline, event.clock) == (begin.timeline, begin.clock)
 
     def computed(self, event: Computed) -> GivenRange | None:
         """Take a bundle's contributions; the range, once it has them all."""

@@ -72,6 +72,13 @@ def test_the_last_reliable_machine_under_notice_is_no_reason():
     assert why(members, view) is None
 
 
+def test_a_transient_machine_leaves_though_the_last_reliable_one_is_under_notice_too():
+    members = make("r", "t", "u")
+    view = view_of(members)
+    members.nodes["r"].deadline_s = members.nodes["t"].deadline_s = 60.0
+    assert why(members, view) == Trigger(Cause.NOTICE, ("t",))
+
+
 def test_machines_that_come_together_join_together_unless_one_is_late():
     members = make("r")
     view = view_of(members)

@@ -115,3 +115,38 @@ def test_the_last_reliable_machine_stays_until_there_is_another(scripts):
     script.wait(2.0)
     assert set(script.view.backup) == {"r1"}
     assert script.released == ["r0"]
+
+
+def test_a_transient_machine_goes_with_nothing_lost_while_the_only_reliable_one_is_to_go_too(scripts):
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1", "t2")
+    script.reach(3)
+    script.tell(Notice("r0", script.now_s + 3600.0))
+    script.tell(Notice("t1", script.now_s + 60.0))
+    assert script.released == ["t1"]
+    assert script.view.members == ("r0", "t2") and set(script.view.owner) == {"t2"}
+    assert not script.views[-1].rolled_back
+    script.wait(3.0)
+    assert len(script.views) == 2  # the machine that has to stay is no reason for another one
+
+
+def test_the_only_reliable_machine_may_get_a_notice_while_the_first_view_is_made(scripts):
+    script = scripts(expected=2)
+    script.is_store_open = False
+    script.up("r0", "t1")
+    assert script.unanswered  # the claim
+    script.tell(Notice("r0", script.now_s + 3600.0))
+    script.is_store_open = True
+    script.write()
+    assert not script.halts
+    assert script.view.members == ("r0", "t1")
+
+
+def test_the_only_reliable_machine_is_one_member_though_it_has_the_time_to_end_its_clock(scripts):
+    script = scripts(**ACTIVE)
+    script.up("r0", "t1", "t2")
+    script.reach(3, clock_s=5.0)
+    for name in ("r0", "t1"):
+        script.tell(Notice(name, script.now_s + 3600.0))
+    assert script.view.members == ("r0", "t2", "t1"), "t1 ends its part of the open clock"
+    assert script.controller.count_members() == (1, 2)

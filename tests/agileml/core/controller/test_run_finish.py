@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agileml.core.protocol.inputs import NodeDown, NodeLost, NodeSeen, Received, Sealed, Stop, Tick
-from agileml.core.protocol.messages import Fetch, Prepare, Save, Saved
+from agileml.core.protocol.messages import Fetch, Limit, Prepare, Save, Saved
+from agileml.core.protocol.plan import PlannedJoin, PlannedNotice
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Loss
 from tests.agileml.core.fixtures import scripts as scripts
@@ -126,3 +127,17 @@ def test_an_end_in_order_is_as_before(scripts):
     assert script.finished is None
     wait(script, 1.0)
     assert script.finished.clock == cut
+
+
+def test_a_stop_ends_a_run_that_its_plan_holds_at_a_clock_for_machines_that_do_not_come(scripts):
+    script = scripts(plan=[PlannedJoin(2, 1), PlannedNotice(4, 1, 60.0)])
+    script.up("r0", "t1")
+    script.reach(2)
+    script.wait(3.0)
+    assert script.controller.limit == 2
+    script.tell(Stop())
+    assert script.told("r0", Limit)[-1].limit == script.job.clocks, "the next cut is reached"
+    cut = script.commit_cut()
+    script.wait(0.4)
+    assert script.finished is not None and script.finished.clock == cut
+    assert set(script.view.members) == {"r0", "t1"}, "nothing else of the plan happens"
