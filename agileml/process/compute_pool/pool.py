@@ -8,7 +8,6 @@ contribution for each bundle leaves the machine, with the bits of one process.
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -57,14 +56,17 @@ from agileml.process.compute_pool.split_choice import SplitChoice
 from agileml.process.user_failures import ComputeJob, failure_while, told
 from straggler.coverage import Units, aligned_subtrees, members, union
 
+END_S = 10.0  # that a process takes at most to end, once its pipe is broken
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @dataclass
 class _Process:
-    """A compute process: its pipe, the end whose closing ends it, its results, and the slices whose items it has."""
+    """A compute process: what becomes readable when it ends, its pipe, the end whose closing ends it, its results, and
+    the slices whose items it has."""
 
     popen: subprocess.Popen[bytes]
+    end_fd: int
     pipe: Connection
     life_fd: int
     results: Results
@@ -129,10 +131,14 @@ class ComputePool(ComputeJobs):
     # -- the thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        is_watched = False
         try:
             for _ in range(self._start.splits[0].workers):
                 self._processes.append(self._begin_process())
             threading.Thread(target=self._watch, name="compute-watch", daemon=True).start()
+            is_watched = True
+            for process in self._processes:
+                _send_start(process.pipe, self._start)
             self._load_kernels()
             for _ in self._answers(dict.fromkeys(range(len(self._processes)), 1)):
                 pass  # each is ready
@@ -141,14 +147,16 @@ class ComputePool(ComputeJobs):
         except _UserCodeError as failed:
             self._stopping.set()
             self._report(failure_while(self._doing, failed.problem, failed.trace))
-        except (EOFError, OSError) as error:  # a process is gone, which the watch reports, or a bug of ours
-            if not self._stopping.is_set() and all(p.popen.poll() is None for p in self._processes):
-                self._report(failure_while(self._doing, *told(error)))
         except BaseException as error:  # this thread must not end unreported
+            if is_watched and isinstance(error, EOFError | OSError) and self._has_ended():
+                return  # the watch says which process ended, and ends the others
             self._stopping.set()
             self._report(failure_while(self._doing, *told(error)))
-        finally:
-            self._end_processes()
+        self._end_processes()
+
+    def _has_ended(self) -> bool:
+        """True once a process has ended. The kernel closes its pipe a moment before."""
+        return bool(wait([process.end_fd for process in self._processes], END_S))
 
     def _end_processes(self) -> None:
         for process in self._processes:
@@ -168,9 +176,7 @@ class ComputePool(ComputeJobs):
         )
         theirs.close()
         os.close(life_read)
-        process = _Process(popen, ours, life_write, Results(results_fd))
-        _send_start(ours, self._start)
-        return process
+        return _Process(popen, os.pidfd_open(popen.pid), ours, life_write, Results(results_fd))
 
     def _environment(self, index: int) -> dict[str, str]:
         """This process's, with its modules, the threads of one compute process, and the GPU of its own."""
@@ -184,16 +190,15 @@ class ComputePool(ComputeJobs):
     def _watch(self) -> None:
         """Wait for the end of any process: the machine does not live on without it."""
         count = len(self._processes)
-        watched = {os.pidfd_open(p.popen.pid): (index, p) for index, p in enumerate(self._processes)}
+        watched = {process.end_fd: (index, process) for index, process in enumerate(self._processes)}
         while True:
-            ended, _, _ = select.select(list(watched), [], [])
-            index, process = watched.pop(ended[0])
-            os.close(ended[0])
+            ended = wait(list(watched))[0]
+            assert isinstance(ended, int)
+            index, process = watched.pop(ended)
             code = process.popen.wait()
             if not process.is_dismissed:
                 break
-        for fd in watched:
-            os.close(fd)
+            os.close(ended)
         if not self._stopping.is_set():
             self._died(f"compute process {index} of {count} ended by itself (exit code {code})")
         self._end_processes()

@@ -111,10 +111,10 @@ class ComputeProcess:
 
 def serve(pipe: Connection, tables_fds: tuple[int, int], results_fd: int) -> None:
     """Answer the machine's orders until it closes the pipe, or user code fails."""
-    start = pipe.recv()
-    assert isinstance(start, Start), start
-    with limited_threads(start.splits[0].threads):
-        try:
+    try:
+        start = pipe.recv()
+        assert isinstance(start, Start), start
+        with limited_threads(start.splits[0].threads):
             process = ComputeProcess(start, start.spec.build(), tables_fds, results_fd)
             pipe.send(Ready())
             while True:
@@ -124,13 +124,13 @@ def serve(pipe: Connection, tables_fds: tuple[int, int], results_fd: int) -> Non
                 else:
                     for answer in process.answers(order):
                         pipe.send(answer)
-        except (EOFError, BrokenPipeError):
-            return
-        except BaseException as error:  # also SystemExit of user code
-            pipe.send(Failed(*told(error)))
-            with suppress(EOFError):
-                while pipe.recv():  # the machine ends this process when it has reported the failure
-                    pass
+    except (EOFError, BrokenPipeError):
+        return
+    except BaseException as error:  # also SystemExit of user code
+        pipe.send(Failed(*told(error)))
+        with suppress(EOFError):
+            while pipe.recv():  # the machine ends this process when it has reported the failure
+                pass
 
 
 def end_with(life_fd: int) -> None:

@@ -40,13 +40,21 @@ class Alone:
 
     def compute(self, bundle: int) -> NodeEvent | Failure:
         """Compute a bundle from the initial values."""
+        self.load(bundle)
+        return self.compute_at(0, bundle)
+
+    def load(self, bundle: int) -> None:
+        """Load all slices, and ask what a bundle of clock 0 reads."""
         self.pool.ask(LoadSlices(span(0, 8)))
         assert self.heard.get(timeout=LIMIT_S) == Loaded(span(0, 8))
         self.pool.ask(Begin(1, 0, (bundle,)))
         assert isinstance(self.heard.get(timeout=LIMIT_S), Begun)
-        return self.compute_at(0, bundle)
 
     def compute_at(self, clock: int, bundle: int) -> NodeEvent | Failure:
         """Compute a bundle of a clock, whose slices are loaded."""
-        self.pool.ask(Compute(1, clock, (bundle,), self.parts(), Cursor(bundle.bit_count())))
+        self.ask_for(clock, bundle)
         return self.heard.get(timeout=LIMIT_S)
+
+    def ask_for(self, clock: int, bundle: int) -> None:
+        """The same, without waiting for the answer."""
+        self.pool.ask(Compute(1, clock, (bundle,), self.parts(), Cursor(bundle.bit_count())))

@@ -1,8 +1,9 @@
-"""Applications that cost nothing: one counts; the sixth unit of the other fails and says which GPUs it sees."""
+"""Applications that cost nothing: they count; the sixth unit of some fails, or ends its process."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,9 +38,20 @@ class CountsThreads(Counts):
 
 
 class FailsAtUnit5(Counts):
-    """Fails in one unit."""
+    """Fails in one unit, and says which GPUs it sees."""
 
     def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
         if unit.slice == 5:
             raise RuntimeError(f"GPUs {os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
+        return super().process(unit, items, parameters)
+
+
+class EndsAtUnit5(Counts):
+    """Ends its process in one unit, as slowly as one that has much memory: its pipe is closed before it is gone."""
+
+    def process(self, unit: Unit, items: Any, parameters: Mapping[str, Array]) -> Updates:
+        if unit.slice == 5:
+            os.closerange(3, 256)
+            time.sleep(0.3)
+            os._exit(7)
         return super().process(unit, items, parameters)

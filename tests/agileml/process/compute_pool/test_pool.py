@@ -76,6 +76,29 @@ def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() ->
         alone.pool.stop()
 
 
+def test_a_process_that_ends_while_it_computes_is_no_failure_of_user_code() -> None:
+    alone = Alone({"application": "tests.agileml.process.compute_pool.failing:EndsAtUnit5"})
+    try:
+        alone.load(span(0, 8))
+        alone.ask_for(0, span(0, 8))
+        assert alone.deaths.get(timeout=LIMIT_S) == "compute process 1 of 2 ended by itself (exit code 7)"
+        alone.pool._thread.join(LIMIT_S)
+        assert alone.heard.empty()
+    finally:
+        alone.pool.stop()
+
+
+def test_a_process_that_ends_before_it_has_begun_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "never")  # no interpreter begins with it
+    alone = Alone(COUNTS)
+    try:
+        assert "of 2 ended by itself (exit code 1)" in alone.deaths.get(timeout=LIMIT_S)
+        alone.pool._thread.join(LIMIT_S)
+        assert alone.heard.empty()
+    finally:
+        alone.pool.stop()
+
+
 @pytest.mark.slow
 def test_the_quickest_split_stays_and_the_other_processes_end() -> None:
     values = {
