@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agileml.application import InputError
-from agileml.apps.loop.optimizers import set_rates
+from agileml.apps.loop.optimizers import check_hooks, set_rates, settings_of
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Answer, BatchStepped, LoopReached, Script, Turn
 
@@ -48,6 +48,7 @@ class Loop:
         self._rates = [
             float(group.get("initial_lr", group["lr"])) for group in prepared.optimizer.param_groups
         ]
+        self._settings = settings_of(prepared.optimizer)
         self._take_over()
 
     def __len__(self) -> int:
@@ -124,7 +125,7 @@ class Loop:
             raise InputError("optimizer.step(): found no gradient, expected loss.backward() before it")
         if (sentence := self._turn.changed()) is not None:
             raise InputError(sentence)
-        self._check_rates()
+        self._check_groups()
         self._usual = max(self._usual or 0, self._backwards)
         self._hand_over()
 
@@ -163,14 +164,26 @@ class Loop:
         if self._prepared.schedule is not None:
             self._prepared.schedule.schedule._last_lr = list(self._expected())
 
-    def _check_rates(self) -> None:
-        found = [float(group["lr"]) for group in self._prepared.optimizer.param_groups]
-        if found != list(self._expected()):
+    def _check_groups(self) -> None:
+        """Raise InputError for changes of the optimizer that no step of the run would know of."""
+        optimizer = self._prepared.optimizer
+        check_hooks(optimizer)
+        if (count := len(optimizer.param_groups)) != len(self._rates):
             raise InputError(
-                f"optimizer.step(): found the learning rate {found[0]:g}, expected {self._expected()[0]:g}: a schedule "
-                "must be given to prepare(..., schedule=...), because the machines that hold the parameters take the "
-                "steps"
+                f"optimizer.step(): found {count} parameter groups, expected the {len(self._rates)} of prepare()"
             )
+        for group, rate in zip(optimizer.param_groups, self._expected(), strict=True):
+            if (found := float(group["lr"])) != rate:
+                raise InputError(
+                    f"optimizer.step(): found the learning rate {found:g}, expected {rate:g}: a schedule must be given "
+                    "to prepare(..., schedule=...), because the machines that hold the parameters take the steps"
+                )
+        for number, (now, before) in enumerate(zip(settings_of(optimizer), self._settings, strict=True)):
+            if changed := next((name for name in before if now[name] != before[name]), None):
+                raise InputError(
+                    f"optimizer.step(): found {changed}={now[changed]} in parameter group {number}, expected "
+                    f"{before[changed]} as at prepare(): the machines that hold the parameters take the steps"
+                )
 
 
 def pass_on(scaler: Any, present: Callable[[], float]) -> None:
