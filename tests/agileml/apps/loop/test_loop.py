@@ -177,6 +177,20 @@ torch.save(model.state_dict(), "model.pt")
         assert torch.equal(saved[name], tensor), name
 
 
+ADVERSARY = """
+delta = torch.zeros_like(batch[0]).requires_grad_()
+inner = torch.optim.SGD([delta], lr=1.0)
+(delta.grad,) = torch.autograd.grad(nn.functional.cross_entropy(model(batch[0] + delta), batch[1]), delta)
+inner.step()
+batch = batch[0] - delta.detach(), batch[1]
+"""
+
+
+def test_an_optimizer_of_the_batch_is_the_loops_own_affair(tmp_path: Path) -> None:
+    result = trained(script(tmp_path, rest=loop(ADVERSARY + BODY)), tmp_path)
+    assert result.summary["clocks"] == 30
+
+
 def test_a_notebook_gives_a_function(tmp_path: Path) -> None:
     def train() -> None:
         namespace: dict[str, Any] = {}

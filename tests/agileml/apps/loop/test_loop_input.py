@@ -54,6 +54,18 @@ LOOPS = {
         BODY.replace("optimizer.step", "optimizer.register_step_post_hook(print)\noptimizer.step"),
         "found a hook of its step",
     ),
+    "a second optimizer": (
+        "other = globals().setdefault('other', torch.optim.SGD([nn.Parameter(torch.ones(1))]))\n"
+        + BODY
+        + "other.step()",
+        r"found a second optimizer \(SGD\) that takes steps batch after batch",
+    ),
+    "an average of weights": (
+        "average = globals().setdefault('average', torch.optim.swa_utils.AveragedModel(model))\n"
+        + BODY
+        + "average.update_parameters(model)",
+        "found an AveragedModel in the loop",
+    ),
     "parameters by hand": (
         BODY + "for p in model.parameters(): p.data.clamp_(-0.01, 0.01)",
         r"changed parameter '0\.weight'",
