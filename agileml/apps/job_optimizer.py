@@ -19,6 +19,7 @@ from agileml.core.parameters.learning_rate import Schedule
 from agileml.core.parameters.optimizer import Optimizer, optimizer
 
 KEY = ("optimizer", "schedule", "function")
+TRIED_CLOCKS = 100_000  # of a schedule that is found step by step: more would take seconds
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
             )
         by_name |= {name: rule for name in matching if name not in by_name}
     return GroupedOptimizer(default, by_name)
+
+
+def check_schedule(config: JobConfig, application: Application) -> None:
+    """Raise InputError where the schedule that the application brings ends, or is none, within the run."""
+    if isinstance(config.optimizer.schedule, OwnScheduleConfig):
+        application.learning_rate_factor(min(config.clocks, TRIED_CLOCKS) - 1)
 
 
 def _check_layers(config: JobConfig, tables: Sequence[Table]) -> None:

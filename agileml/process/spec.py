@@ -13,7 +13,7 @@ from typing import Any, Literal
 from agileml.application import Application, LossScaleRule, Settings, StagePlan, Table
 from agileml.apps import build
 from agileml.apps.files.places import is_address
-from agileml.apps.job_optimizer import completed, job_optimizer
+from agileml.apps.job_optimizer import check_schedule, completed, job_optimizer
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
 from agileml.config.helping import HelpingConfig, helping_settings, may_help
@@ -158,8 +158,10 @@ class RunSpec:
         return build(self.config.application, self.settings())
 
     def settled(self, application: Application) -> RunSpec:
-        """The same with what this application, built from it, decides; as machines get it. Raises ConfigError."""
+        """The same with what this application, built from it, decides; as machines get it. Raises ConfigError,
+        InputError."""
         config = completed(self.config, application)
+        check_schedule(config, application)
         return replace(self, config=config, application=application.as_sent() or self.application)
 
     def job(self, application: Application) -> Job:

@@ -31,6 +31,7 @@ from agileml.apps.torch.export import torch_state
 from agileml.config.job import from_values
 from agileml.config.text import ConfigError, Document
 from agileml.runs.callbacks import Callback
+from agileml.runs.folder import MODEL
 from agileml.session.result import Result
 from agileml.session.session import run
 
@@ -226,8 +227,9 @@ class StartingLoader:
                     key=("clocks",),
                 )
         result = trainer._run(ScriptModule(source=_script(), is_shown=False), **more)
+        # The file also has what was not trained, which machines made from the run's seed: it may be another here.
         model = self._prepared.model
-        model.load_state_dict(torch_state(result.parameters, model))
+        model.load_state_dict(torch_state(result.folder / MODEL, model))
 
 
 def _script() -> ScriptSource:

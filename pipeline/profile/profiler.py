@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -98,7 +98,7 @@ def profile_module(
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in nested tuples, lists, dicts and dataclass-like outputs."""
+    """Every tensor in nested tuples, lists, dicts and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -107,6 +107,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from _tensors(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            yield from _tensors(getattr(value, each.name))
 
 
 def _is_weight(node: Any) -> bool:

@@ -35,6 +35,8 @@ def to_device(value: Any, device: str) -> Any:
             raise LoadError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     if isinstance(value, dict):
         return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(item, device) for item in value))
     if isinstance(value, tuple | list):
         return type(value)(to_device(item, device) for item in value)
     return value

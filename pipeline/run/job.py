@@ -56,7 +56,13 @@ class Job:
         self.model: nn.Module = made[0]
         self.loss: Loss = made[1]
         self._minibatch: Callable[[int], Minibatch] = made[2]
-        self.batch = self._items_of(self.minibatch(1))
+        first = self.minibatch(1)
+        if not _same(first, self.minibatch(1)):
+            raise RunError(
+                f"minibatch(1) of {config.training} made two unlike minibatches, expected the same one for the same "
+                "number: every stage calls it for itself"
+            )
+        self.batch = self._items_of(first)
         if self.batch % config.parts:
             raise RunError(
                 f"a minibatch of {self.batch} items cannot be cut into {config.parts} equal microbatches: "
@@ -210,3 +216,10 @@ class Job:
                 f"stage {stage + 1} has {shape.replicas[stage]} replicas, and its forward changes the buffer "
                 f"{changed[0]}, whose order over replicas is not defined: give that stage one replica"
             )
+
+
+def _same(one: Minibatch, other: Minibatch) -> bool:
+    """The tensors of two minibatches are equal, NaN to itself."""
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=False)
+    both = ((a, b) for a, b in pairs if isinstance(a, Tensor) and isinstance(b, Tensor))
+    return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in both)

@@ -167,7 +167,7 @@ class Worker:
             gradients = receiver.receive(b)
             flight.foreign.append((receiver, b))
         else:
-            gradients = [torch.tensor(self._items(b).share)]
+            gradients = [torch.full_like(flight.kept.outgoing[0], self._items(b).share)]
         start_s = time.perf_counter()
         into, own = self.compute.backward(flight.kept, gradients)
         if self.stage > 0:

@@ -107,7 +107,7 @@ def _run(
         passes.append((compute, kept, time.perf_counter() - begin))
         values = list(kept.outgoing)
     found = []
-    gradients: list[torch.Tensor | None] = [torch.ones(())]
+    gradients: list[torch.Tensor | None] = [torch.ones_like(value) for value in values]
     for compute, kept, forward_s in reversed(passes):
         begin = time.perf_counter()
         gradients, _ = compute.backward(kept, gradients)

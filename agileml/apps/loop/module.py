@@ -179,7 +179,7 @@ class ScriptModule(TorchModule):
         super().check()
         self.script.is_quiet = False
 
-    _trials = 2  # what follows step() in the loop runs with the next batch
+    _trials = 3  # what follows step() in the loop runs with the next batch, and shows with the third what it does again
 
     def _to_try(self) -> FlatModule:
         return self.flat  # the script is begun anew before it trains

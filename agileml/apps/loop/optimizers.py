@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import glob
 import math
 import threading
 import warnings
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from agileml.application import InputError
@@ -26,7 +27,7 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
     """The section `optimizer` of a config whose steps are those of `optimizer` over the module's parameters.
 
     Raises InputError: another optimizer than SGD, Adagrad, Adam and AdamW, settings that have no section, parameters
-    that are not the module's, state from earlier steps.
+    that are not the module's, state from earlier steps, hooks of its step.
     """
     kind = _kind(optimizer, 0)
     if any(state.get("step", 1) for state in optimizer.state.values() if state):  # Adagrad begins with one
@@ -34,6 +35,7 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
             "prepare(): found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
             "resume the run"
         )
+    check_hooks(optimizer)
     names = _names_by_group(optimizer, module)
     first, *others = optimizer.param_groups
     section = {"kind": kind, **_settings(kind, first)}
@@ -48,8 +50,20 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
                     f"expected groups that differ in {' and '.join(OF_GROUP.values())} alone"
                 )
         if members:
-            groups.append({"parameters": members, **{key: own[key] for key in OF_GROUP}})
+            # Names are patterns in a config.
+            groups.append(
+                {"parameters": [glob.escape(name) for name in members], **{key: own[key] for key in OF_GROUP}}
+            )
     return {**section, "groups": groups} if groups else section
+
+
+def check_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Raise InputError for hooks of the optimizer's step, which would never be called."""
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise InputError(
+            "optimizer: found a hook of its step, expected none: the machines that hold the parameters take the steps, "
+            "without this object"
+        )
 
 
 def _kind(optimizer: Any, group: int) -> str:
@@ -136,7 +150,8 @@ class TorchSchedule:
             )
         # The schedule reads and writes the settings of the groups alone: one number stands for the parameters of each.
         groups = [
-            {**group, "params": [nn.Parameter(torch.zeros(1))]} for group in self.optimizer.param_groups
+            {**_numbers(group), "params": [nn.Parameter(torch.zeros(1))]}
+            for group in self.optimizer.param_groups
         ]
         own = torch.optim.SGD([group["params"][0] for group in groups], lr=1.0)
         own.param_groups = groups
@@ -150,7 +165,7 @@ class TorchSchedule:
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a schedule whose optimizer takes no steps
             while len(self._factors) <= steps:
-                self._copy.step()
+                self._step()
                 if self._beside() != self._before:
                     raise InputError(
                         f"prepare(): {type(self.schedule).__name__} changes more than the learning rate, expected a "
@@ -158,6 +173,16 @@ class TorchSchedule:
                     )
                 self._factors.append(self._factor())
             return self._factors[steps]
+
+    def _step(self) -> None:
+        try:
+            self._copy.step()
+        except Exception as error:  # torch's own, and what the user's functions raise
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"prepare(): {type(self.schedule).__name__} fails after {len(self._factors) - 1} steps "
+                f"({type(error).__name__}: {reason}), expected a rate for every step of the run"
+            ) from error
 
     def _beside(self) -> list[Any]:
         """The settings of the groups that no schedule may change."""
@@ -180,6 +205,17 @@ class TorchSchedule:
                 f"{len(self._factors)} steps, expected a number of at least 0"
             )
         return factors[0]
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a group's settings. A rate that is a tensor becomes a number: schedules write to tensors in place."""
+    return {name: float(group[name]) if isinstance(group[name], Tensor) else group[name] for name in group}
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Of each parameter group the settings that the class has, but for the rate."""
+    names = optimizer.defaults.keys() - {"lr"}
+    return [{name: group.get(name) for name in names} for group in optimizer.param_groups]
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from threading import get_ident
+from threading import Lock, get_ident
 from types import MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.hooks import RemovableHandle
 
 from agileml.application import InputError
-from agileml.apps.loop.optimizers import set_rates
+from agileml.apps.loop.optimizers import check_hooks, set_rates, settings_of
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Answer, BatchStepped, LoopReached, Script, Turn
 
@@ -44,10 +48,15 @@ class Loop:
         self._usual: int | None = None  # backwards of a batch, as far as is known
         self._is_by_pass = False
         self._was_scheduled = True
+        self._batches = 0  # that are done
+        self._others = WeakKeyDictionary[
+            torch.optim.Optimizer, int
+        ]()  # the batch in which each was seen first
         self._thread = get_ident()
         self._rates = [
             float(group.get("initial_lr", group["lr"])) for group in prepared.optimizer.param_groups
         ]
+        self._settings = settings_of(prepared.optimizer)
         self._take_over()
 
     def __len__(self) -> int:
@@ -94,6 +103,15 @@ class Loop:
             )
         return self._turn
 
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before a step of another optimizer: one that is made for a batch is the loop's own affair."""
+        if self._turn is not None and self._others.setdefault(optimizer, self._batches) != self._batches:
+            raise InputError(
+                f"optimizer.step(): found a second optimizer ({type(optimizer).__name__}) that takes steps batch after "
+                "batch, expected one model with one optimizer: what another one trains is each machine's own, and lost "
+                "with it"
+            )
+
     @property
     def is_in_batch(self) -> bool:
         """A batch was yielded and its step is to come: backward is of this batch."""
@@ -124,12 +142,13 @@ class Loop:
             raise InputError("optimizer.step(): found no gradient, expected loss.backward() before it")
         if (sentence := self._turn.changed()) is not None:
             raise InputError(sentence)
-        self._check_rates()
+        self._check_groups()
         self._usual = max(self._usual or 0, self._backwards)
         self._hand_over()
 
     def _hand_over(self) -> None:
         self._state = BatchState.NONE
+        self._batches += 1
         self._was_scheduled = self._prepared.schedule is None
         self._turn = self._ask(BatchStepped(self._loss))
         self._show_rates()
@@ -163,14 +182,26 @@ class Loop:
         if self._prepared.schedule is not None:
             self._prepared.schedule.schedule._last_lr = list(self._expected())
 
-    def _check_rates(self) -> None:
-        found = [float(group["lr"]) for group in self._prepared.optimizer.param_groups]
-        if found != list(self._expected()):
+    def _check_groups(self) -> None:
+        """Raise InputError for changes of the optimizer that no step of the run would know of."""
+        optimizer = self._prepared.optimizer
+        check_hooks(optimizer)
+        if (count := len(optimizer.param_groups)) != len(self._rates):
             raise InputError(
-                f"optimizer.step(): found the learning rate {found[0]:g}, expected {self._expected()[0]:g}: a schedule "
-                "must be given to prepare(..., schedule=...), because the machines that hold the parameters take the "
-                "steps"
+                f"optimizer.step(): found {count} parameter groups, expected the {len(self._rates)} of prepare()"
             )
+        for group, rate in zip(optimizer.param_groups, self._expected(), strict=True):
+            if (found := float(group["lr"])) != rate:
+                raise InputError(
+                    f"optimizer.step(): found the learning rate {found:g}, expected {rate:g}: a schedule must be given "
+                    "to prepare(..., schedule=...), because the machines that hold the parameters take the steps"
+                )
+        for number, (now, before) in enumerate(zip(settings_of(optimizer), self._settings, strict=True)):
+            if changed := next((name for name in before if now[name] != before[name]), None):
+                raise InputError(
+                    f"optimizer.step(): found {changed}={now[changed]} in parameter group {number}, expected "
+                    f"{before[changed]} as at prepare(): the machines that hold the parameters take the steps"
+                )
 
 
 def pass_on(scaler: Any, present: Callable[[], float]) -> None:
@@ -185,26 +216,52 @@ def pass_on(scaler: Any, present: Callable[[], float]) -> None:
     scaler.get_scale = present
 
 
-# -- backward, wherever the user's code calls it --------------------------------------------------------------
+# -- what the user's code calls of torch ----------------------------------------------------------------------
 
 _loops: dict[int, Loop] = {}  # by thread
+_turnover = Lock()  # of one loop ends while the next begins
 _original = torch.autograd.backward
+_update_average = AveragedModel.update_parameters
+_hooks: list[RemovableHandle] = []
 
 
 def loop_of(script: Script, prepared: Prepared) -> Loop:
     """The loop of a script, in its thread; until the script ends, backward in this thread goes through it."""
     if get_ident() in _loops:
         raise InputError("prepare(): found a second call, expected one model with one optimizer")
-    loop = _loops[get_ident()] = Loop(prepared, script.ask)
-    torch.autograd.backward = _backward
+    with _turnover:
+        loop = _loops[get_ident()] = Loop(prepared, script.ask)
+        torch.autograd.backward = _backward
+        AveragedModel.update_parameters = _averaged  # type: ignore[method-assign]
+        if not _hooks:
+            _hooks.append(register_optimizer_step_pre_hook(_stepping))
     script.at_end = _release
     return loop
 
 
 def _release() -> None:
-    _loops.pop(get_ident(), None)
-    if not _loops:
-        torch.autograd.backward = _original
+    with _turnover:
+        _loops.pop(get_ident(), None)
+        if not _loops:
+            torch.autograd.backward = _original
+            AveragedModel.update_parameters = _update_average  # type: ignore[method-assign]
+            while _hooks:
+                _hooks.pop().remove()
+
+
+def _stepping(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Called before a step of any optimizer but the prepared one."""
+    if (loop := _loops.get(get_ident())) is not None:
+        loop.stepping(optimizer)
+
+
+def _averaged(average: AveragedModel, model: torch.nn.Module) -> None:
+    if get_ident() in _loops:
+        raise InputError(
+            "update_parameters(): found an AveragedModel in the loop, expected none: the average would be each "
+            "machine's own, and lost with it (a buffer of the model that forward updates is everybody's)"
+        )
+    _update_average(average, model)
 
 
 def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **named: Any) -> None:

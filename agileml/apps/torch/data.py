@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from agileml.application import Array, InputError, Settings
 from agileml.apps.files.formats.dataset import SHUFFLE_ITEMS, FileDataset
@@ -301,6 +301,16 @@ def _examples(found: Any, key: str, collate: Collate | None) -> Examples:
                 f"{key}: found arrays of shapes {shapes}, expected the same number of items in each"
             )
         return TensorExamples(tensors)
+    if isinstance(found, DataLoader):
+        raise InputError(
+            f"{key}: found a DataLoader, expected the data set that it loads: machines make the batches themselves, by "
+            "`batch_size` and `collate`"
+        )
+    if isinstance(found, IterableDataset):
+        raise InputError(
+            f"{key}: found {type(found).__name__}, an IterableDataset, expected a torch Dataset with a length and "
+            "items by number: nobody could go on in the middle of a stream"
+        )
     if is_hugging_face(found):
         return DatasetExamples(HuggingFaceDataset(found), collate)
     if (

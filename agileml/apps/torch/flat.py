@@ -89,6 +89,7 @@ class FlatModule:
         saved = self._saved = set(module.state_dict(keep_vars=True))
         persistent = [(name, buffer) for name, buffer in module.named_buffers() if name in saved]
         self._constants = [name for name, _ in module.named_buffers() if name not in saved]
+        self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         self.buffers = lay_out((n, b.shape) for n, b in persistent if b.dtype.is_floating_point)
         self.counters = lay_out((n, b.shape) for n, b in persistent if not b.dtype.is_floating_point)
         for name, buffer in persistent:
@@ -183,6 +184,18 @@ class FlatModule:
             found.append(ConstantBuffer(name, buffer, buffer._version if isinstance(buffer, Tensor) else 0))
         return found
 
+    def versions(self) -> list[tuple[str, int]]:
+        """How often each parameter was written to, frozen ones too but none that is read by row."""
+        return [(name, parameter._version) for name, parameter in (*self.parameters, *self._frozen)]
+
+    def sums(self) -> dict[str, str]:
+        """The sum of each parameter's elements, frozen ones too but none that is read by row: it also shows changes
+        that torch does not count, as those of `parameter.data`."""
+        numbers = ((name, p.detach()) for name, p in (*self.parameters, *self._frozen) if not p.is_complex())
+        return {
+            name: repr(p.sum(dtype=torch.float64).item()) for name, p in numbers
+        }  # as text NaN equals itself
+
     def late_parameter(self) -> str | None:
         """A parameter that needs a gradient and did not when the module was laid out; None: there is none."""
         known = {id(parameter) for _, parameter in (*self.parameters, *self.row_parameters)}
@@ -246,6 +259,14 @@ def share_of_change(
         )
     change = np.where(is_same, 0, (now - np.where(is_same, 0, before)) * share)
     return np.ascontiguousarray(change, now.dtype)
+
+
+def changed_parameter(name: str) -> InputError:
+    """The error for a parameter that something else than the optimizer's step has changed."""
+    return InputError(
+        f"model.module: forward or the loop changed parameter {name!r}, expected trained parameters that only the "
+        "optimizer changes and frozen ones that stay (a buffer of the state dict may change in forward)"
+    )
 
 
 def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]:

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, ArrivingTables, InputError
-from agileml.apps.torch.flat import PARAMETERS, ConstantBuffer, FlatModule, TensorSpan, borrowed
+from agileml.apps.torch.flat import (
+    PARAMETERS,
+    ConstantBuffer,
+    FlatModule,
+    TensorSpan,
+    borrowed,
+    changed_parameter,
+)
 from agileml.apps.torch.forward.first_use import FirstUses
 from agileml.apps.torch.forward.linear import write_in_place
 from agileml.apps.torch.forward.row_tables import RowTables
@@ -144,7 +151,7 @@ class Stepper:
         `ready(array)` is asked for what to call with (start, stop) whenever a range is final. `begin(number)` is called
         before each batch.
         """
-        versions = [parameter._version for _, parameter in self.flat.parameters]
+        versions = self.flat.versions()
         constants = self.flat.constants()
         try:
             array = self._begin()
@@ -312,7 +319,9 @@ class Stepper:
         if self._is_last and span.name not in self._finished:
             self._complete(span)
 
-    def _check(self, loss: Tensor, versions: Sequence[int], constants: Sequence[ConstantBuffer]) -> None:
+    def _check(
+        self, loss: Tensor, versions: Sequence[tuple[str, int]], constants: Sequence[ConstantBuffer]
+    ) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise InputError(
@@ -322,15 +331,13 @@ class Stepper:
             raise InputError(
                 "model.loss: the loss does not depend on a parameter that needs a gradient, expected one that does"
             )
-        for (name, parameter), version in zip(self.flat.parameters, versions, strict=True):
-            if parameter._version != version:
+        for before, now in zip(versions, self.flat.versions(), strict=True):
+            if before != now:
+                raise changed_parameter(now[0])
+        for constant, value in zip(constants, self.flat.constants(), strict=True):
+            if not constant.is_same(value):
                 raise InputError(
-                    f"model.module: forward changed parameter {name!r} in place, expected only the optimizer to"
-                )
-        for before, now in zip(constants, self.flat.constants(), strict=True):
-            if not before.is_same(now):
-                raise InputError(
-                    f"model.module: forward changed the buffer {now.name!r} that is not in the state dict, expected "
+                    f"model.module: forward changed the buffer {value.name!r} that is not in the state dict, expected "
                     "register_buffer(..., persistent=True) for what changes, and a plain attribute for what forward "
                     "computes anew"
                 )

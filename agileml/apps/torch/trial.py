@@ -12,6 +12,7 @@ import torch
 from agileml.application import Array, InputError
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.export import exported
+from agileml.apps.torch.flat import changed_parameter
 from agileml.apps.torch.objective import evaluating
 from agileml.apps.torch.step import Batch, Stepper, seeded
 from agileml.apps.torch.trees import mapped
@@ -67,8 +68,11 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
         rows = stepper.rows.heard()
     tables = {name: table[rows[name]] if name in rows else table for name, table in values.items()}
     stepper.use(tables, rows)
+    before = stepper.flat.sums()
     with _seeded_for(stepper):
         gradient, loss = stepper.gradient([batch], batch.items)
+    if changed := [name for name, total in stepper.flat.sums().items() if total != before[name]]:
+        raise changed_parameter(changed[0])
     if gradient is None:
         raise InputError(
             f"model.loss: the first {batch.items} items have the loss {loss}, expected a finite number"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +13,7 @@ from torch.nn import functional
 from pipeline.partition.planner import partition
 from pipeline.profile.layers import ProfileError
 from pipeline.profile.profiler import profile_module
+from pipeline.profile.user_model import to_device
 from pipeline.topology.levels import Topology
 
 
@@ -157,3 +161,34 @@ def test_what_cannot_be_profiled_says_why() -> None:
         profile_module(frozen, (torch.randn(2, 2),))
     with pytest.raises(ProfileError, match="repeat"):
         profile_module(nn.Linear(2, 2), (torch.randn(2, 2),), repeats=0)
+
+
+@dataclass
+class Scores:
+    """As models of Hugging Face return, without being a dict."""
+
+    scores: torch.Tensor
+
+
+class Scorer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, pair: Pair) -> Scores:
+        return Scores(self.layer(pair.left + pair.right))
+
+
+class Pair(NamedTuple):
+    """An input of two tensors."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def test_outputs_may_be_dataclasses_and_inputs_named_tuples() -> None:
+    pair = to_device(Pair(torch.randn(4, 3), torch.randn(4, 3)), "cpu")
+    assert isinstance(pair, Pair)
+    found = profile_module(Scorer(), (pair,), repeats=1).profile
+    assert sum(layer.parameter_bytes for layer in found.layers) == 4 * 8
+    assert found.input_bytes == 4 * 24

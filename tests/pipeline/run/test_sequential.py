@@ -101,6 +101,28 @@ def test_flush_is_plain_torch_on_equal_parts_of_the_minibatch() -> None:
     assert len(losses) == 12
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_thirds_of_a_minibatch_are_as_exact_as_the_model(recompute: bool) -> None:
+    made = job("thirds", rate=0.5, microbatches=3)
+    found, _, _ = trained(made, (2, len(made.traced.layers)), (1, 1), recompute)
+    with torch.no_grad():
+        for name, value in made.start.items():  # type: ignore[attr-defined]
+            made.traced.values[name].copy_(value)
+    optimizer = torch.optim.SGD(made.model.parameters(), lr=0.5)
+    for number in (1, 2, 3):
+        optimizer.zero_grad()
+        (x,), (target,) = made.minibatch(number)
+        made.loss(made.model(x), target).backward()
+        optimizer.step()
+    for name, parameter in made.model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.detach(), rtol=1e-13, atol=1e-14)
+
+
+def test_minibatches_that_are_drawn_anew_are_refused() -> None:
+    with pytest.raises(RunError, match=r"minibatch\(1\) of .*:drawn made two unlike minibatches"):
+        job("drawn")
+
+
 @pytest.mark.parametrize(
     ("changes", "lag"), [({}, lambda stages, stage: stages - 1 - stage), ({"vertical_sync": True}, None)]
 )

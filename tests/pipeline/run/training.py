@@ -54,6 +54,25 @@ def language() -> Any:
     return Language(0.2), loss, minibatch
 
 
+def thirds() -> Any:
+    """In float64, of a batch that three microbatches divide, with a loss of one element."""
+
+    def minibatch(number: int) -> Any:
+        x = torch.randn(6, 6, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+        return (x,), (x[:, :3].argmax(1),)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target).reshape(1)
+
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double(), loss, minibatch
+
+
+def drawn() -> Any:
+    """Its minibatches are drawn anew whenever one is asked for."""
+    model, loss, minibatch = mlp()
+    return model, loss, lambda number: minibatch(int(torch.randint(1000, (1,))))
+
+
 def residual() -> Any:
     def minibatch(number: int) -> Any:
         generator = torch.Generator().manual_seed(number)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from agileml.apps.torch.flat import TensorSpan
+from agileml.apps.torch.forward.linear import is_compiled
 
 _ABOUT = {  # what asks about a tensor and not for its values
     getattr(Tensor, name).__get__
@@ -66,7 +67,7 @@ class FirstUses:
         self._spans = {id(parameter): span for span, parameter in parameters}
         self._visible = {key: span for key, span in self._spans.items() if key not in hidden}
         # A compiled module reads its parameters behind Python's back, and a mode would have it compiled again.
-        self.is_compiled = any(hasattr(child, "_orig_mod") for child in module.modules())
+        self.is_compiled = any(map(is_compiled, module.modules()))
         self._seen: set[str] = set()
 
     def unseen(self) -> list[TensorSpan]:

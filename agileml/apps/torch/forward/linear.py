@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
+
+_NO_BACKWARD = -1
 
 
 class GradientSlot:
@@ -21,9 +24,20 @@ class GradientSlot:
 
     def __init__(self) -> None:
         self.view: Tensor | None = None
+        self._taken_in = _NO_BACKWARD
+
+    @property
+    def is_asked_for(self) -> bool:
+        """It was free when the backward began that goes on, or it is now. What a checkpoint computes again in a
+        backward must save the same tensors as its forward did, before another layer took the place."""
+        if self.view is not None:
+            return True
+        return self._taken_in != _NO_BACKWARD and self._taken_in == torch._C._current_graph_task_id()
 
     def take(self) -> Tensor | None:
         """The place, once; None when it is taken or was not asked for."""
+        if self.view is not None:
+            self._taken_in = torch._C._current_graph_task_id()
         view, self.view = self.view, None
         return view
 
@@ -60,10 +74,16 @@ class _Linear(torch.autograd.Function):
 def _forward(
     layer: nn.Linear, place: GradientSlot, original: Callable[[Tensor], Tensor], x: Tensor
 ) -> Tensor:
-    plain = not torch.is_grad_enabled() or place.view is None or torch.is_autocast_enabled(x.device.type)
-    if plain or layer.weight.device != x.device:
+    plain = not torch.is_grad_enabled() or not place.is_asked_for or torch.is_autocast_enabled(x.device.type)
+    if plain or layer.weight.device != x.device or _is_transformed():
         return original(x)
     return _Linear.apply(x, layer.weight, layer.bias, place)
+
+
+def _is_transformed() -> bool:
+    """A transform of torch.func (grad, vmap, jvp, ...) or forward-mode differentiation goes on: these do not know
+    `_Linear`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def write_in_place(module: nn.Module, parameters: Mapping[int, str]) -> dict[str, GradientSlot]:

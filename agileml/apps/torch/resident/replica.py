@@ -141,6 +141,7 @@ class TorchReplica:
         factor = self._rate_at(clock) / self._rule.section["learning_rate"]
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
+        self._rule.begin_momentum(self._optimizer, [parameter for _, parameter in stepped])
         self._optimizer.step()
         for _, parameter in stepped:
             parameter.grad = None

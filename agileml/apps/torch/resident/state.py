@@ -91,10 +91,24 @@ class TorchOptimizer:
     def over(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer over these parameters, which stand for the module's in order: its fused form where torch has
         one for them and `arguments` do not choose another. Raises InputError."""
-        if "fused" in signature(self._class).parameters and not FORMS & self.section["arguments"].keys():
+        given = self.section["arguments"]
+        # Fused SGD with dampening could not begin a parameter's momentum later than others', see `begin_momentum`.
+        has_choice = not FORMS & given.keys() and not given.get("dampening")
+        if "fused" in signature(self._class).parameters and has_choice:
             with suppress(RuntimeError, InputError):
-                return self._made(parameters, {**self.section["arguments"], "fused": True})
-        return self._made(parameters, self.section["arguments"])
+                return self._made(parameters, {**given, "fused": True})
+        return self._made(parameters, given)
+
+    def begin_momentum(self, optimizer: torch.optim.Optimizer, stepped: Sequence[nn.Parameter]) -> None:
+        """Before a step of these parameters: torch's fused SGD wants the momentum of all or of none. From zeros it
+        makes what a first step does, the gradient itself."""
+        usual = optimizer.defaults
+        if not isinstance(optimizer, torch.optim.SGD) or not usual["fused"] or usual["dampening"]:
+            return
+        new = [p for p in stepped if not optimizer.state.get(p)]
+        if usual["momentum"] and len(new) < len(stepped):
+            for parameter in new:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
     def _made(self, parameters: list[nn.Parameter], own: Mapping[str, Any]) -> torch.optim.Optimizer:
         arguments = {"lr": self.section["learning_rate"], **own}
@@ -149,7 +163,7 @@ class TorchOptimizer:
         return tuple(found)
 
     def _stepped(self, device: str) -> list[dict[str, Any]]:
-        """The state of each parameter after a step along zeros."""
+        """The state of each parameter after a step along zeros. Raises InputError for one that is elsewhere too."""
         parameters = [
             nn.Parameter(torch.zeros(p.shape, dtype=p.dtype, device=device)) for _, p in self.flat.parameters
         ]
@@ -159,8 +173,23 @@ class TorchOptimizer:
         )
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
+        before = [dict(group) for group in optimizer.param_groups]
         optimizer.step()
-        return [optimizer.state[parameter] for parameter in parameters]
+        keys = [_kept(optimizer.state[parameter]) for parameter in parameters]
+        optimizer.step()
+        states = [optimizer.state[parameter] for parameter in parameters]
+        later = {key for state, first in zip(states, keys, strict=True) for key in _kept(state) - first}
+        for old, new in zip(before, optimizer.param_groups, strict=True):
+            later |= {
+                key for key in new if key not in old or (new[key] is not old[key] and new[key] != old[key])
+            }
+        if later:
+            raise InputError(
+                f"optimizer.name: {self.section['name']} keeps {min(later)!r} for a whole group or from its second "
+                "step on, expected state of each parameter, all from the first step on: no other is copied to machines "
+                "that join"
+            )
+        return states
 
     def beside(self, tables: Sequence[Table]) -> list[Table]:
         """A module's tables with its parameters resident, and those of the state behind them. Raises InputError."""
@@ -286,6 +315,10 @@ class TorchOptimizer:
             group["initial_lr"] = group["lr"]
             group["lr"] = group["lr"] * factor
         return optimizer.state_dict()
+
+
+def _kept(state: Mapping[str, Any]) -> set[str]:
+    return {key for key, value in state.items() if value is not None}
 
 
 def piece_of(parts: Parts, start: int, stop: int) -> Array | None:

@@ -245,7 +245,7 @@ class TorchStage:
         with alone(self._module.threads):
             one = self._under_way[unit]
             if self.code.is_last:
-                roots: list[Tensor | None] = [torch.tensor(one.share, dtype=one.kept.outgoing[0].dtype)]
+                roots: list[Tensor | None] = [torch.full_like(one.kept.outgoing[0], one.share)]
             else:
                 pairs = zip(gradients, self.code.outgoing, strict=True)
                 roots = [None if wire is None else _tensor(wire, fact) for wire, fact in pairs]

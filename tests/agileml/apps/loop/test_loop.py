@@ -144,6 +144,11 @@ for number in trainer.passes():
     assert by_pass == {number: set(range(640)) for number in range(3)}
 
 
+FROZEN = (
+    "model.append(nn.Linear(2, 2).requires_grad_(False))\n"  # random, and made anew wherever the script runs
+)
+
+
 @pytest.mark.slow
 def test_a_script_goes_on_with_the_trained_model_after_its_loop(tmp_path: Path) -> None:
     rest = """
@@ -160,15 +165,30 @@ torch.save(model.state_dict(), "model.pt")
     prepare = PREPARE.replace(
         "Trainer()", 'Trainer(sequential=True, out="out", slices=1, machines={"max": 1, "transient": 0})'
     )
-    path = script(tmp_path, prepare=prepare, rest=rest)
+    path = script(tmp_path, head=HEAD + FROZEN, prepare=prepare, rest=rest)
     ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=True)
     # What comes before the loop is shown once; the run is over with the last step, in the middle of the last pass.
     assert ran.stdout.splitlines() == ["begin", "pass 0", "clocks 20"], ran
     saved = torch.load(tmp_path / "model.pt", weights_only=True)
     model = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 2))
+    exec(FROZEN, {"model": model, "nn": nn})
     there = torch_state(tmp_path / "out" / "model.safetensors", model)
     for name, tensor in there.items():
         assert torch.equal(saved[name], tensor), name
+
+
+ADVERSARY = """
+delta = torch.zeros_like(batch[0]).requires_grad_()
+inner = torch.optim.SGD([delta], lr=1.0)
+(delta.grad,) = torch.autograd.grad(nn.functional.cross_entropy(model(batch[0] + delta), batch[1]), delta)
+inner.step()
+batch = batch[0] - delta.detach(), batch[1]
+"""
+
+
+def test_an_optimizer_of_the_batch_is_the_loops_own_affair(tmp_path: Path) -> None:
+    result = trained(script(tmp_path, rest=loop(ADVERSARY + BODY)), tmp_path)
+    assert result.summary["clocks"] == 30
 
 
 def test_a_notebook_gives_a_function(tmp_path: Path) -> None:

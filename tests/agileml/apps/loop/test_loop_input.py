@@ -1,5 +1,6 @@
 """Loops that cannot be trained with: each ends in one sentence."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,38 @@ LOOPS = {
     "rate by hand": (
         BODY + "optimizer.param_groups[0]['lr'] /= 2",
         "found the learning rate 0.025, expected 0.05",
+    ),
+    "weight decay by hand": (
+        BODY + "optimizer.param_groups[0]['weight_decay'] = 0.1",
+        "found weight_decay=0.1 in parameter group 0, expected 0 as at",
+    ),
+    "another group": (
+        BODY + "optimizer.add_param_group({'params': [nn.Parameter(torch.ones(1))]})",
+        "found 2 parameter groups, expected the 1 of",
+    ),
+    "a hook of the step": (
+        BODY.replace("optimizer.step", "optimizer.register_step_post_hook(print)\noptimizer.step"),
+        "found a hook of its step",
+    ),
+    "a second optimizer": (
+        "other = globals().setdefault('other', torch.optim.SGD([nn.Parameter(torch.ones(1))]))\n"
+        + BODY
+        + "other.step()",
+        r"found a second optimizer \(SGD\) that takes steps batch after batch",
+    ),
+    "an average of weights": (
+        "average = globals().setdefault('average', torch.optim.swa_utils.AveragedModel(model))\n"
+        + BODY
+        + "average.update_parameters(model)",
+        "found an AveragedModel in the loop",
+    ),
+    "parameters by hand": (
+        BODY + "for p in model.parameters(): p.data.clamp_(-0.01, 0.01)",
+        r"changed parameter '0\.weight'",
+    ),
+    "other parameters": (
+        BODY + "for p in model.parameters(): p.data = p.data.clamp(-0.01, 0.01)",
+        r"changed parameter '0\.weight'",
     ),
     "left": (BODY + "break", "left its loop before the run was over"),
     "left for the result": (BODY + "print(trainer.result.metrics)", "left its loop before the run was over"),
@@ -111,6 +144,28 @@ PREPARATIONS = {
     "twice": (PREPARE + PREPARE, None, "second call"),
     "no data set": (PREPARE.replace("(x, y)", "7"), None, "found int, expected"),
     "uneven": (PREPARE.replace("(x, y)", "(x, y[1:])"), None, "the same number of items"),
+    "a loader": (
+        PREPARE.replace("(x, y)", "torch.utils.data.DataLoader(list(zip(x, y)), 64)"),
+        None,
+        "found a DataLoader, expected the data set that it loads",
+    ),
+    "a stream": (
+        "class Stream(torch.utils.data.IterableDataset):\n    def __len__(self): return 640\n"
+        "    def __iter__(self): return iter(zip(x, y))\n" + PREPARE.replace("(x, y)", "Stream()"),
+        None,
+        "found Stream, an IterableDataset, expected a torch Dataset",
+    ),
+    "schedule too short": (
+        "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 20, cycle_momentum=False)\n"
+        + PREPARE.replace("=64", "=64, schedule=schedule"),
+        loop(BODY + "schedule.step()\n"),
+        "OneCycleLR fails after 20 steps",
+    ),
+    "frozen, but not still": (
+        "model.append(nn.Linear(2, 2).requires_grad_(False))\n" + PREPARE,
+        loop(BODY + "with torch.no_grad(): model[5].weight.mul_(0.99)\n"),
+        r"changed parameter '5\.weight'",
+    ),
     "schedule not prepared": (COSINE + PREPARE, loop(BODY + "schedule.step()\n"), "must be given to prepare"),
     "schedule not stepped": (
         COSINE + PREPARE.replace("=64", "=64, schedule=schedule"),
@@ -153,6 +208,18 @@ class Shrinking(torch.utils.data.Dataset):
     path = script(tmp_path, prepare=prepare)
     with pytest.raises(InputError, match=r"no item 6.. of the 640 that its length promises"):
         agileml.run(values(path), sequential=True, out=str(tmp_path / "out"))
+
+
+def test_names_of_parameters_are_no_patterns() -> None:
+    net = nn.ModuleDict({"age[1]": nn.Linear(3, 4), "age1": nn.Linear(4, 2)})
+    own, other = net["age[1]"], net["age1"]
+    groups = [{"params": other.parameters()}, {"params": own.parameters(), "lr": 0.5}]
+    found = section_of(torch.optim.SGD(groups, lr=0.1), net)
+    (group,) = found["groups"]
+    matching = [
+        name for name, _ in net.named_parameters() if any(fnmatchcase(name, p) for p in group["parameters"])
+    ]
+    assert matching == ["age[1].weight", "age[1].bias"]
 
 
 def model() -> nn.Module:
@@ -219,6 +286,7 @@ def test_an_optimizer_that_has_taken_steps_is_refused() -> None:
 
 SCHEDULES = {
     "step": lambda o: lr_scheduler.StepLR(o, 7),
+    "of a tensor": lambda o: lr_scheduler.StepLR(o, 7),
     "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 40),
     "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 9),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
@@ -235,14 +303,15 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_have_the_rates_of_torch(name: str) -> None:
     net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    rate = torch.tensor(0.1, dtype=torch.float64) if name == "of a tensor" else 0.1
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     schedule = SCHEDULES[name](optimizer)
     factors = TorchSchedule(schedule, optimizer)
     ahead = factors.factor(50)
     found, wanted = [], []
     for step in range(51):
-        found.append(optimizer.param_groups[0]["initial_lr"] * factors.factor(step))
-        wanted.append(optimizer.param_groups[0]["lr"])
+        found.append(float(optimizer.param_groups[0]["initial_lr"]) * factors.factor(step))
+        wanted.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
         schedule.step()
     np.testing.assert_allclose(found, wanted, rtol=1e-12)

@@ -184,6 +184,19 @@ def test_what_torchscript_reads_is_waited_for_first() -> None:
     assert {start for _, start in arriving.waits[: len(script)]} == script
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_module_has_all_parameters_before_its_forward(in_place: bool) -> None:
+    module = Tied()
+    if in_place:
+        module.compile(backend="eager")
+    built = module if in_place else torch.compile(module, backend="eager")
+    stepper = Stepper(FlatModule(built, "here"), OutputLoss(functional.mse_loss))  # type: ignore[arg-type]
+    for clock in range(2):
+        arriving = Arriving(stepper.flat, clock)
+        gradient(stepper, arriving.tables, clock)
+        assert arriving.waits == [(PARAMETERS, 0)]
+
+
 def test_a_parameter_that_is_used_for_the_first_time_late_is_waited_for() -> None:
     class Sometimes(nn.Module):
         def __init__(self) -> None:

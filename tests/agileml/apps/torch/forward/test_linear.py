@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -34,6 +35,17 @@ def penalised(net: Net, x: Tensor) -> Tensor:
     return y + slope.square().sum()
 
 
+def again(net: Net, x: Tensor) -> Tensor:
+    """One of a chain of checkpoints around the same layers."""
+    y: Tensor = checkpoint(lambda t: net.b(net.a(t)), x, use_reentrant=False)
+    return y
+
+
+def dual(net: Net, x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(net.b(forward_ad.make_dual(net.a(x), x))).tangent
+
+
 def x_needing(net: Net) -> Tensor:
     return net.a.weight
 
@@ -47,7 +59,12 @@ USES: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "one item": lambda net, x: torch.stack([net.b(net.a(row)) for row in x]),
     "more axes": lambda net, x: net.b(net.a(x.view(2, 4, 6))).view(8, 6),
     "checkpointed": lambda net, x: checkpoint(lambda t: net.b(net.a(t)), x, use_reentrant=False),
+    "checkpointed twice": lambda net, x: again(net, again(net, x)),
     "bfloat16": lambda net, x: _autocast(net, x),
+    "under vmap": lambda net, x: torch.vmap(net.b)(net.a(x)),
+    "under a gradient": lambda net, x: net.a(x) + torch.func.grad(lambda t: net.b(t).square().sum())(x),
+    "forward mode": lambda net, x: torch.func.jvp(net.b, (net.a(x),), (x,))[1],
+    "dual numbers": lambda net, x: dual(net, x),
     "gradient of a gradient": penalised,
 }
 

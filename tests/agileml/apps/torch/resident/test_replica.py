@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import agileml
+from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.module import TorchModule
+from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.config.job import from_values
 from agileml.events.run import MembershipChanged
 from tests.agileml.process.engine_rig import Rig
@@ -119,6 +121,34 @@ def test_its_steps_are_torchs(name: str, arguments: dict[str, Any], tmp_path: Pa
         torch.testing.assert_close(mine.state_dict()[key], tensor, rtol=1e-9, atol=1e-12, msg=key)
 
 
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_momentum_may_begin_later_for_some(dampening: float) -> None:
+    """As of a layer that no loss reaches at first; the state is read and loaded in between, as when a machine joins."""
+    section = values("SGD", {"momentum": 0.9, "dampening": dampening})["optimizer"] | {"groups": []}
+    flat, theirs = FlatModule(Net(), "test"), Net()
+    theirs.load_state_dict(flat.module.state_dict())
+    rule = TorchOptimizer(flat, section)
+    ours = [parameter for _, parameter in flat.parameters]
+    optimizer = rule.over(ours)
+    plain = torch.optim.SGD(theirs.parameters(), lr=RATE, momentum=0.9, dampening=dampening)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(6):
+        for place, (mine, other) in enumerate(zip(ours, theirs.parameters(), strict=True)):
+            gradient = torch.randn(mine.shape, generator=generator, dtype=mine.dtype)
+            is_reached = number > 2 or place != 1
+            mine.grad, other.grad = (gradient.clone(), gradient) if is_reached else (None, None)
+        rule.begin_momentum(optimizer, [p for p in ours if p.grad is not None])
+        optimizer.step()
+        plain.step()
+        if number == 2:
+            state = [table for table in rule.beside(flat.tables()) if table.name.startswith("optimizer")]
+            read = {table.name: rule.read(optimizer, ours, table.name, 0, table.columns) for table in state}
+            optimizer = rule.over(ours)
+            rule.load(optimizer, {name: [(0, array)] for name, array in read.items()})
+    for mine, other in zip(ours, theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-14)
+
+
 PLAN = [
     {"at_clock": 4, "join": 2},
     {"at_clock": 9, "kill": 1},
@@ -165,6 +195,27 @@ def test_a_run_goes_on_from_the_state_in_its_checkpoint(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, alone.parameters[table], rtol=1e-8, atol=1e-11, err_msg=table)
 
 
+class Counting(torch.optim.SGD):
+    """Counts its steps in its groups."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+        return super().step(closure)
+
+
+class Late(torch.optim.SGD):
+    """Has more state from its second step on."""
+
+    def step(self, closure: Any = None) -> Any:
+        for state in self.state.values():
+            state["slow"] = 1.0 if "seen" in state else None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["seen"] = 1.0
+        return super().step(closure)
+
+
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no such class": (
         {"name": "AdamX"},
@@ -177,6 +228,16 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"name": "LBFGS", "groups": []},
         {},
         "expected an optimizer that steps by the gradients alone",
+    ),
+    "state of a group": (
+        {"name": f"{__name__}:Counting"},
+        {},
+        "Counting keeps 'steps' for a whole group or from its second step on, expected state of each parameter",
+    ),
+    "state that comes later": (
+        {"name": f"{__name__}:Late"},
+        {},
+        "Late keeps 'slow' for a whole group or from its",
     ),
     "servers": ({}, {"exchange": "servers"}, "optimizer.kind: found torch with exchange: servers"),
     "rows": ({}, {"application": "mlr", "model": {}}, "optimizer.kind: found torch with application mlr"),
