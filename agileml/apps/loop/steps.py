@@ -232,7 +232,7 @@ def loop_of(script: Script, prepared: Prepared) -> Loop:
     with _turnover:
         loop = _loops[get_ident()] = Loop(prepared, script.ask)
         torch.autograd.backward = _backward
-        AveragedModel.update_parameters = _averaged  # type: ignore[method-assign]
+        AveragedModel.update_parameters = _averaged
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_stepping))
     script.at_end = _release
@@ -244,7 +244,7 @@ def _release() -> None:
         _loops.pop(get_ident(), None)
         if not _loops:
             torch.autograd.backward = _original
-            AveragedModel.update_parameters = _update_average  # type: ignore[method-assign]
+            AveragedModel.update_parameters = _update_average
             while _hooks:
                 _hooks.pop().remove()
 

@@ -188,6 +188,12 @@ class FlatModule:
         """How often each parameter was written to, frozen ones too but none that is read by row."""
         return [(name, parameter._version) for name, parameter in (*self.parameters, *self._frozen)]
 
+    def check_versions(self, versions: Sequence[tuple[str, int]]) -> None:
+        """Raise InputError if a parameter was written to since `versions` was asked."""
+        for before, now in zip(versions, self.versions(), strict=True):
+            if before != now:
+                raise changed_parameter(now[0])
+
     def sums(self) -> dict[str, str]:
         """The sum of each parameter's elements, frozen ones too but none that is read by row: it also shows changes
         that torch does not count, as those of `parameter.data`."""

@@ -16,14 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, ArrivingTables, InputError
-from agileml.apps.torch.flat import (
-    PARAMETERS,
-    ConstantBuffer,
-    FlatModule,
-    TensorSpan,
-    borrowed,
-    changed_parameter,
-)
+from agileml.apps.torch.flat import PARAMETERS, ConstantBuffer, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.forward.first_use import FirstUses
 from agileml.apps.torch.forward.linear import write_in_place
 from agileml.apps.torch.forward.row_tables import RowTables
@@ -331,9 +324,7 @@ class Stepper:
             raise InputError(
                 "model.loss: the loss does not depend on a parameter that needs a gradient, expected one that does"
             )
-        for before, now in zip(versions, self.flat.versions(), strict=True):
-            if before != now:
-                raise changed_parameter(now[0])
+        self.flat.check_versions(versions)
         for constant, value in zip(constants, self.flat.constants(), strict=True):
             if not constant.is_same(value):
                 raise InputError(
