@@ -17,7 +17,7 @@ class RecordStore(Protocol):
 
 
 class FileStore:
-    """Records as files of a folder."""
+    """Records as files of a folder, for a head without Ray. They outlive its process, but no power failure."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -45,7 +45,6 @@ class GcsStore:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._number = 0
 
     def _key(self, number: int) -> bytes:
         return f"proteus/{self._run}/{number}".encode()
