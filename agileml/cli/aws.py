@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agileml.cli.asking import ask, check_terminal
 from agileml.cli.run import Settings
 
 if TYPE_CHECKING:
@@ -239,13 +239,9 @@ def _stop_if_wrong(report: StackPlan) -> None:
 
 def _ask(question: str, yes: bool) -> None:
     """Before money is spent or data is lost."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} There is nobody to ask here: say --yes")
-    if not typer.confirm(question):
-        print("Nothing was done.")
-        raise typer.Exit(1)
+    if not yes:
+        check_terminal(question)
+        ask(question)
 
 
 def _tell(step: Step) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from agileml.cli.asking import ask
+
 
 def mount(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -40,8 +42,8 @@ def clean(
         return
     if dry_run or (as_json and not yes):
         return
-    if not yes and not typer.confirm(f"Remove these {len(found)}?"):
-        raise typer.Exit(1)
+    if not yes:
+        ask(f"Remove these {len(found)}?")
     for each in found:
         remove_leftover(each)
     left = leftovers()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,10 +96,9 @@ def submit(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     if job.market is not None:
-        from agileml.cli.market_preview import may_submit
+        from agileml.cli.market_preview import ask_to_submit
 
-        if not may_submit(job, yes=yes, can_ask=sys.stdin.isatty()):
-            return
+        ask_to_submit(job, yes=yes)
     with sentences():
         server = server_at(address or job.address)
         from importlib.metadata import version

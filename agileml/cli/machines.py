@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agileml.cli.asking import ask
 from agileml.runs.progress import duration
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def _agreed(lines: Sequence[str], yes: bool) -> bool:
         return False
     for text in lines:
         print(text)
-    if not yes and not typer.confirm(f"End {len(lines)} machines?"):
-        raise typer.Exit(1)
+    if not yes:
+        ask(f"End {len(lines)} machines?")
     return True
 
 

@@ -7,8 +7,7 @@ import time
 from dataclasses import replace
 from itertools import groupby
 
-import typer
-
+from agileml.cli.asking import ask, check_terminal
 from agileml.config.job import JobConfig
 from agileml.config.market import CloudMarketConfig
 from agileml.config.text import ConfigError
@@ -68,28 +67,30 @@ def _cloud(job: JobConfig, setup: MarketSetup) -> Cloud | None:
     return kind_of(job.market).cloud(setup) if isinstance(job.market, CloudMarketConfig) else None
 
 
-def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool, can_ask: bool) -> bool:
-    """Show the first decision where that is wanted, and ask before money is spent; False: do not run.
+def may_run(job: JobConfig, name: str, *, dry_run: bool, yes: bool) -> bool:
+    """Show the first decision where that is wanted, and ask before money is spent; False: it was only to be shown.
 
-    Raises ConfigError, CloudError; BadParameter where the user cannot be asked.
+    Raises ConfigError, CloudError; BadParameter where the user cannot be asked, Exit where the user declines.
     """
-    question = _question(job, yes)
-    if not dry_run and question is None:
-        return True
-    if not dry_run and question is not None:
-        _check_somebody(question, can_ask)
-    for line in preview(job, name):
-        print(line)
-    return not dry_run and question is not None and typer.confirm(question)
+    question = None if dry_run else _question(job, yes)
+    if question is not None:
+        check_terminal(question)
+    if dry_run or question is not None:
+        for line in preview(job, name):
+            print(line)
+    if question is not None:
+        ask(question)
+    return not dry_run
 
 
-def may_submit(job: JobConfig, *, yes: bool, can_ask: bool) -> bool:
-    """Ask before a job that buys machines is submitted: later the user cannot be asked any more."""
-    question = _question(job, yes)
-    if question is None:
-        return True
-    _check_somebody(question, can_ask)
-    return typer.confirm(question, err=True)  # standard output is the job's id
+def ask_to_submit(job: JobConfig, *, yes: bool) -> None:
+    """Ask before a job that buys machines is submitted: later the user cannot be asked any more.
+
+    Raises BadParameter where the user cannot be asked, Exit where the user declines.
+    """
+    if (question := _question(job, yes)) is not None:
+        check_terminal(question)
+        ask(question, err=True)  # standard output is the job's id
 
 
 def _question(job: JobConfig, yes: bool) -> str | None:
@@ -97,9 +98,4 @@ def _question(job: JobConfig, yes: bool) -> str | None:
     return job.market.question if isinstance(job.market, CloudMarketConfig) and not yes else None
 
 
-def _check_somebody(question: str, can_ask: bool) -> None:
-    if not can_ask:
-        raise typer.BadParameter(f"{question} There is nobody to ask here: say --yes")
-
-
-__all__ = ["CloudError", "may_run", "may_submit", "preview"]
+__all__ = ["CloudError", "ask_to_submit", "may_run", "preview"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -207,7 +206,7 @@ def train(
             from agileml.cli.market_preview import CloudError, may_run
 
             try:
-                if not may_run(job, config.stem, dry_run=dry_run, yes=yes, can_ask=sys.stdin.isatty()):
+                if not may_run(job, config.stem, dry_run=dry_run, yes=yes):
                     return 0
             except CloudError as error:
                 raise typer.BadParameter(str(error)) from None

@@ -66,8 +66,8 @@ def test_the_first_decision_is_shown_and_nothing_is_bought(
     assert said[-2:] == ["first hour $0.5520 for 24 vCPUs: $0.02300 per vCPU hour of work", "budget $3.00"]
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", lambda question: False)
-    assert proteus() == 0, "who says no has not failed"
+    monkeypatch.setattr("typer.confirm", lambda question, err: False)
+    assert proteus() == 1, "as docs/guides/commands.md says of who declines"
     assert capsys.readouterr().out.splitlines()[:3] == SHOWN
 
     assert front.seen["fleets"] == 0

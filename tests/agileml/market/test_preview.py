@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from agileml.cli.market_preview import may_run, may_submit
+from agileml.cli.market_preview import ask_to_submit, may_run
 from agileml.config.job import load
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.generate import Character, generate
@@ -160,14 +160,14 @@ def test_a_replay_has_an_hour_to_play_and_says_when_it_is_too_short(
 
 def test_only_ec2_is_asked_about_and_without_an_answer_nothing_is_bought() -> None:
     ec2 = load(DEMO.parent / "aws.yaml")
-    assert may_run(load(DEMO), "demo", dry_run=False, yes=False, can_ask=False)
-    assert may_run(ec2, "aws", dry_run=False, yes=True, can_ask=False)
+    assert may_run(load(DEMO), "demo", dry_run=False, yes=False)
+    assert may_run(ec2, "aws", dry_run=False, yes=True)
     with pytest.raises(typer.BadParameter, match="nobody to ask here: say --yes"):
-        may_run(ec2, "aws", dry_run=False, yes=False, can_ask=False)
-    assert may_submit(load(DEMO), yes=False, can_ask=False)
-    assert may_submit(ec2, yes=True, can_ask=False)
+        may_run(ec2, "aws", dry_run=False, yes=False)
+    ask_to_submit(load(DEMO), yes=False)
+    ask_to_submit(ec2, yes=True)
     with pytest.raises(typer.BadParameter, match="nobody to ask here: say --yes"):
-        may_submit(ec2, yes=False, can_ask=False)
+        ask_to_submit(ec2, yes=False)
 
 
 def test_a_replay_says_the_hole_and_the_pool_that_ends_before_it_buys(
