@@ -62,8 +62,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 @dataclass
 class _Process:
-    """A compute process: what becomes readable when it ends, its pipe, the end whose closing ends it, its results, and
-    the slices whose items it has."""
+    """A compute process. `end_fd` can be read once it has ended; closing `life_fd` ends it. `loaded`: slices."""
 
     popen: subprocess.Popen[bytes]
     end_fd: int
@@ -140,18 +139,15 @@ class ComputePool(ComputeJobs):
             for process in self._processes:
                 _send_start(process.pipe, self._start)
             self._load_kernels()
-            for _ in self._answers(dict.fromkeys(range(len(self._processes)), 1)):
-                pass  # each is ready
+            list(self._answers(dict.fromkeys(range(len(self._processes)), 1)))  # each is ready
             while self._next() and not self._stopping.is_set():
                 pass
-        except _UserCodeError as failed:
-            self._stopping.set()
-            self._report(failure_while(self._doing, failed.problem, failed.trace))
         except BaseException as error:  # this thread must not end unreported
             if is_watched and isinstance(error, EOFError | OSError) and self._has_ended():
                 return  # the watch says which process ended, and ends the others
             self._stopping.set()
-            self._report(failure_while(self._doing, *told(error)))
+            failed = (error.problem, error.trace) if isinstance(error, _UserCodeError) else told(error)
+            self._report(failure_while(self._doing, *failed))
         self._end_processes()
 
     def _has_ended(self) -> bool:
@@ -389,12 +385,12 @@ class ComputePool(ComputeJobs):
                 yield index, answer
 
 
+@dataclass(eq=False)
 class _UserCodeError(Exception):
     """The application or its data failed in a compute process."""
 
-    def __init__(self, problem: str, trace: str) -> None:
-        super().__init__(problem, trace)
-        self.problem, self.trace = problem, trace
+    problem: str
+    trace: str
 
 
 def _send_start(pipe: Connection, start: Start) -> None:

@@ -16,7 +16,9 @@ def test_an_answer_may_come_from_a_pipe_and_an_empty_one_is_told_what_to_say(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     ask("Remove these 2?")
-    with pytest.raises(typer.BadParameter, match=r"^Remove these 2\? There is nobody to ask here: say --yes$"):
+    with pytest.raises(
+        typer.BadParameter, match=r"^Remove these 2\? There is nobody to ask here: say --yes$"
+    ):
         ask("Remove these 2?")
     with pytest.raises(typer.BadParameter, match="nobody to ask here: say --yes"):
         check_terminal("Buy machines on EC2?")
