@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agileml.core.parameters.layout import Block, Dense, Sparse
 from agileml.core.protocol.help_messages import HelpMessage
 from agileml.core.protocol.inputs import Received
 from agileml.core.protocol.messages import (
@@ -31,7 +31,18 @@ def received(message: Message) -> Message:
     """A message as it comes out of a network: what a shard may add into is nobody else's."""
     if not isinstance(message, Push):
         return message
-    return replace(message, contribution=deepcopy(message.contribution))
+    blocks = tuple(own_block(block) for block in message.contribution.blocks)
+    return replace(message, contribution=replace(message.contribution, blocks=blocks))
+
+
+def own_block(block: Block | None) -> Block | None:
+    """A copy, by hand: `deepcopy` took ten times as long, and there is one for each push."""
+    match block:
+        case Dense(values):
+            return Dense(values.copy())
+        case Sparse(rows, values):
+            return Sparse(rows.copy(), values.copy())
+    return None
 
 
 class SimulatedNetwork:

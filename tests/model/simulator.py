@@ -47,6 +47,7 @@ from tests.model.timeline import Timeline
 from tests.model.toy import ASYNC, DENSE, ELASTIC, SAME_BITS, toy_job
 
 HUNG_S = 400.0  # simulated: a run that completes no clock for so long hangs
+LOOK_S = 1.0  # between looks at how far a run is: one at each of its steps took a twentieth of the time
 
 
 @cache
@@ -140,10 +141,13 @@ class Simulation(Timeline):
             if not fault.aim:
                 self.at(fault.at_s, lambda fault=fault: self.faults.strike(fault))
         reached, since_s = (1, 0), 0.0  # controllers so far, each of which may wait anew; clocks
+        look_s = 0.0
         while not self.is_over:
-            now = len(self.controllers), self.controllers[-1].controller.completed
-            if now[0] > reached[0] or now[1] > reached[1]:
-                reached, since_s = (now[0], max(now[1], reached[1])), self.now_s
+            if self.now_s >= look_s:
+                look_s = self.now_s + LOOK_S
+                now = len(self.controllers), self.controllers[-1].controller.completed
+                if now[0] > reached[0] or now[1] > reached[1]:
+                    reached, since_s = (now[0], max(now[1], reached[1])), self.now_s
             if self.now_s > since_s + HUNG_S or not self.go_on():
                 raise ModelError(f"hangs at {self.now_s:.1f} s: {self.describe()}")
         if not self.is_lost:
