@@ -12,7 +12,7 @@ from tests.model.mutants.catalogue import MUTANTS
 from tests.model.mutants.mutant import Mutant, replaces
 from tests.model.mutants.trial import SEEDS, try_mutant
 
-EARLY = 5
+EARLY = 2
 
 
 def is_early(mutant: Mutant) -> bool:
