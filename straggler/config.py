@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -21,6 +20,7 @@ from straggler.flexrr.protocol import FlexRrParameters
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme
+from straggler.yaml_text import YamlTextError, read_yaml
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -170,11 +170,9 @@ def read_config(path: Path | None, **overrides: Any) -> StragglerConfig:
     where = str(path) if path else "options"
     if path is not None:
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} cannot be read ({error}); expected a YAML file") from error
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+            values = read_yaml(path)
+        except YamlTextError as error:
+            raise ValueError(str(error)) from None
         if not isinstance(values, dict):
             raise ValueError(f"{path} holds {type(values).__name__}; expected keys and values")
     given = {key: value for key, value in overrides.items() if value is not None}

@@ -194,10 +194,10 @@ def _print_stages(job: Job, reports: list[WorkerReport], predicted: list[int], s
 
 def _job(config: Path, changes: list[str] | None) -> Job:
     import torch
-    import yaml
 
     from pipeline.run.config import read_config
     from pipeline.run.job import Job
+    from pipeline.yaml_text import YamlTextError, parse_yaml
 
     given = {}
     for change in changes or []:
@@ -205,9 +205,9 @@ def _job(config: Path, changes: list[str] | None) -> Job:
         if not sep:
             raise typer.BadParameter(f"--set takes key=value, found {change!r}")
         try:
-            given[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise typer.BadParameter(f"--set {key}: {value!r} is not YAML") from None
+            given[key] = parse_yaml(value, f"--set {key}: {value!r}")
+        except YamlTextError as error:
+            raise typer.BadParameter(str(error)) from None
     read = read_config(config, given)
     torch.set_num_threads(read.threads)
     return Job(read)

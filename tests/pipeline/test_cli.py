@@ -190,6 +190,18 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "Traceback" not in error
 
 
+def test_a_key_that_comes_twice_is_refused(profile: Path, tmp_path: Path, capsys) -> None:
+    machines, questions = tmp_path / "machines.yaml", tmp_path / "sizing.yaml"
+    machines.write_text("levels:\n  - {count: 4, bytes_per_s: 1.0e9}\nmemory: 1GB\nmemory: 2GB\n")
+    assert run("plan", profile, "--topology", machines) == 2
+    assert (
+        f"{machines} line 4: memory comes twice, first in line 3; expected it once" in capsys.readouterr().err
+    )
+    questions.write_text("name: a\nname: b\n")
+    assert run("size", questions) == 2
+    assert f"{questions} line 2: name comes twice, first in line 1" in capsys.readouterr().err
+
+
 def test_a_model_file_imports_its_neighbours(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "models"
     folder.mkdir()

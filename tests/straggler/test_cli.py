@@ -112,6 +112,11 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         ([], "flexrr: {initail: 0.1}", "c.yaml: flexrr.initail is no key; expected one of average_weight"),
         ([], "flexrr: {initial: much}", "c.yaml: flexrr.initial is 'much'"),
         ([], "workers: [1", "c.yaml is not YAML"),
+        (
+            [],
+            "seed: 1\nflexrr: {}\nseed: 2",
+            "c.yaml line 3: seed comes twice, first in line 1; expected it once",
+        ),
         ([], "- 1", "c.yaml holds list"),
         ([], "network: {loss: 1}", "c.yaml: network.loss is 1"),
         ([], "departures: [{at_s: 1}]", "c.yaml: departures.0 name either a worker or a machine"),

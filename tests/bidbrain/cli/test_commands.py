@@ -255,6 +255,9 @@ def test_bad_input_is_one_sentence(
         ("stars: 3", "unknown key 'stars'"),
         ("- a", "expected keys with values"),
         ("a: [", "not YAML"),
+        ("seed: 1\nstarts: 3\nseed: 2", "c.yaml line 3: seed comes twice, first in line 1"),
+        ("vcpus: {c4.xlarge: 4, c4.xlarge: 8}", "c.yaml line 1: c4.xlarge comes twice"),
+        ("train: 2016-13-45", "has a value that is not what it looks like (month must be in 1..12"),
         ("starts: many", "starts: Input should be a valid integer"),
     ],
 )

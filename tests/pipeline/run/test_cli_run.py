@@ -86,6 +86,7 @@ def test_processes_have_the_bits_of_one_that_replays_them(
         ("plan=nowhere.txt", "nowhere.txt cannot be read"),
         ("recompute=auto", "recompute auto goes by memory"),
         ("replicas=[2,", "--set replicas: '[2,' is not YAML"),
+        ("optimizer={kind: SGD, lr: 1, lr: 2}", "line 1: lr comes twice"),
         ("optimizer={kind: Fast}", "torch.optim has no optimizer 'Fast'"),
         ("optimizer={kind: SGD, rate: 1}", "SGD does not take"),
         ("training=tests.pipeline.run.training:nothing", "has no function 'nothing'"),
@@ -101,6 +102,19 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_key_that_comes_twice_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = config.read_text().rstrip("\n").count("\n") + 1
+    config.write_text(config.read_text().rstrip("\n") + "\nseed: 1\nseed: 2\n")
+    assert run("run", config, "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert (
+        f"{config} line {lines + 2}: seed comes twice, first in line {lines + 1}; expected it once" in error
+    )
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
