@@ -43,7 +43,7 @@ def refresh(
     from bidbrain.risk.bands import SOURCE, BandsError, bands_of_advisor, show_bands
 
     try:
-        rows = bands_of_advisor(download.read_text("utf-8"), str(download))
+        rows = bands_of_advisor(download.read_text("utf-8-sig"), str(download))
         _objects(to).put(BANDS, show_bands(rows).encode())
     except (OSError, UnicodeDecodeError) as error:
         where = getattr(error, "filename", None) or download
