@@ -123,15 +123,28 @@ def image(
     from bidbrain.kubernetes.image import CONSTRAINTS
 
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        is_new = not folder.exists()
+        if not is_new and (not folder.is_dir() or any(folder.iterdir())):
             raise typer.BadParameter(f"{folder} is there already, expected a new or empty folder")
-        wheel = build_wheel()
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / wheel.name).write_bytes(wheel.content)
-        (folder / CONSTRAINTS).write_text(wheel.constraints)
-        (folder / "Dockerfile").write_text(_dockerfile(wheel.name))
     except OSError as error:
-        raise typer.BadParameter(f"{folder} cannot be written: {error.strerror}") from None
+        raise typer.BadParameter(f"{folder} cannot be made a folder: {error.strerror}") from None
+    wheel = build_wheel()
+    files = {
+        wheel.name: wheel.content,
+        CONSTRAINTS: wheel.constraints.encode(),
+        "Dockerfile": _dockerfile(wheel.name).encode(),
+    }
+    for name, content in files.items():
+        try:
+            (folder / name).write_bytes(content)
+        except OSError as error:
+            for made in files:
+                (folder / made).unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+            typer.echo(f"proteus: {folder / name} cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(1) from None
     print(f"docker build -t IMAGE {folder} && docker push IMAGE")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -327,18 +328,24 @@ def draw_picture(folder: Path, picture: Path) -> None:
     """Draw machines and loss of the run in a folder to a file. Raises BadParameter."""
     from agileml.events.schema import SchemaError
     from agileml.runs.event_log import EVENTS, read_events
+    from agileml.runs.folder import StorageError
     from agileml.runs.report.picture import write_picture
 
     if picture.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(
             f"--picture: found {picture}, expected a name that ends in .svg, .png or .pdf"
         )
+    if not os.path.isdir(picture.parent) or os.path.isdir(picture):
+        raise typer.BadParameter(f"--picture: found {picture}, expected a new file in a folder that is there")
     try:
         drawn = write_picture(read_events(folder / EVENTS), picture)
     except SchemaError as error:
         raise typer.BadParameter(str(error)) from None
     except OSError as error:
         raise typer.BadParameter(f"{error.filename} cannot be opened: {error.strerror}") from None
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
     if not drawn:
         raise typer.BadParameter(
             f"{folder} has nothing to draw yet, expected a run with machines and two clocks"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from bidbrain.history.prices import History
@@ -106,15 +107,20 @@ def new_folder(path: Path) -> Path:
     raise AssertionError
 
 
+def unwritable(path: Path | str, error: OSError) -> TyperException:
+    """What becomes of results that cannot be written: one sentence, and exit code 1, as the input was good."""
+    return TyperException(f"{error.filename or path}: cannot be written ({error.strerror or error})")
+
+
 @contextmanager
-def writing(path: Path | None) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Turn a file that cannot be written into one sentence, where its folder is missing before any work is done."""
-    if path is not None and not path.parent.is_dir():
+    if not path.parent.is_dir():
         raise typer.BadParameter(f"{path}: cannot be written (there is no folder {path.parent})")
     try:
         yield
     except OSError as error:
-        raise typer.BadParameter(f"{path}: cannot be written ({error.strerror or error})") from None
+        raise unwritable(path, error) from None
 
 
 def load_history(paths: list[Path]) -> History:

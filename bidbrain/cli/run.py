@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bidbrain.accounts.ledger import Ledger, write_ledgers
-from bidbrain.cli.common import make_folder, new_folder
+from bidbrain.cli.common import make_folder, new_folder, writing
 from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
@@ -30,6 +30,7 @@ from bidbrain.simulate.made_history import made_history
 from bidbrain.simulate.plan import Plan, make_plan
 from bidbrain.simulate.pool_plan import make_pool_plan, pool_settings
 from bidbrain.simulate.workers import Pool
+from bidbrain.whole_file import write_text
 
 SWEEPABLE = (
     *("min_delta", "grant_delay_s", "boot_s", "lambda_s", "sigma_s", "phi"),
@@ -164,7 +165,8 @@ def results_folder(settings: SimulateConfig) -> Iterator[Path]:
     else:
         folder = new_folder(Path("runs") / time.strftime("simulate-%Y%m%d-%H%M%S"))
     try:
-        yield folder
+        with writing(folder):
+            yield folder
     finally:
         if is_new and not any(folder.iterdir()):
             folder.rmdir()
@@ -275,7 +277,5 @@ def run_sweep(
 
 def write_sweep(folder: Path, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]) -> None:
     """sweep_KEY.json: the rows of every value that is done."""
-    from bidbrain.report.tables import write_text
-
     grid = [{key: value, "table": as_objects(rows)} for value, rows in zip(values, tables, strict=False)]
     write_text(folder / f"sweep_{key}.json", json.dumps(grid, indent=1) + "\n")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from pipeline.profile.layers import Profile
@@ -30,24 +30,30 @@ def check_out(out: Path | None, *, is_folder: bool = False) -> None:
         raise typer.BadParameter(f"{out} is a folder; expected the name of a file")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file under its name only when it is complete. Raises BadParameter."""
-    part = path.with_name(path.name + ".part")
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turn results that cannot be written into one sentence. The exit code is 1: the input was good."""
     try:
-        part.write_text(text)
-        os.replace(part, path)
+        yield
     except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
+        why = error.strerror or str(error)
+        raise TyperException(f"{error.filename or out} cannot be written: {why}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under its name only when it is complete. Raises TyperException."""
+    from pipeline import whole_file
+
+    with writing(path):
+        whole_file.write_text(path, text)
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write a profile under its name only when it is complete. Raises BadParameter."""
+    """Write a profile under its name only when it is complete. Raises TyperException."""
     from pipeline.profile.layers import write
 
-    try:
+    with writing(path):
         write(profile, path)
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

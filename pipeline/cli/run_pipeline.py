@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.common import check_out, write_profile, write_text
+from pipeline.cli.common import check_out, write_profile, write_text, writing
 
 if TYPE_CHECKING:
     from pipeline.profile.layers import Profile
@@ -120,7 +120,8 @@ def _train(job: Job, shape: StageShape, folder: Path, chosen: Planned | None, *,
     write_text(folder / "schedule.txt", str(lists))
     if chosen is not None and chosen.plan is not None:
         write_text(folder / "plan.txt", chosen.plan.to_text())
-    save_start(job, shape, folder)
+    with writing(folder):
+        save_start(job, shape, folder)
     begin = time.perf_counter()
     if sequential:
         tensors, reports = run_here(job, shape)
@@ -149,7 +150,8 @@ def _write_result(
 
     whole = {name: tensors.get(name, value) for name, value in job.traced.values.items()}
     sha = digest(whole)
-    write_tensors(folder / "model.safetensors", whole)
+    with writing(folder):
+        write_tensors(folder / "model.safetensors", whole)
     losses = minibatch_losses(reports, job.config.parts)
     summary = {
         "params_sha256": sha,

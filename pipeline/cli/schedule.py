@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.common import check_out, whole, write_text
+from pipeline.cli.common import check_out, whole, write_text, writing
 
 if TYPE_CHECKING:
     from pipeline.schedule.actions import Schedule
@@ -182,7 +182,8 @@ def _write_schedule(out: Path, text: str, timeline: Timeline) -> None:
         from pipeline.report.plans import draw_timeline
 
         try:
-            draw_timeline(timeline, out)
+            with writing(out):
+                draw_timeline(timeline, out)
         except PictureError as error:
             raise typer.BadParameter(str(error)) from None
     print(f"Wrote {out}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import matplotlib
@@ -13,28 +12,27 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.whole_file import whole_file
+
 FORWARD, BACKWARD, WEIGHTS, IDLE = "#4C78A8", "#72B07A", "#A9CFAE", "#EDEDED"
 LINK = "#E0A33E"
 STAGE_COLOURS = ("#4C78A8", "#72B07A", "#E0A33E", "#B56576", "#8E7CC3", "#5AAFB5", "#9C755F", "#BAB0AC")
 
 
 class PictureError(ValueError):
-    """A picture that cannot be written; the message is one sentence."""
+    """A picture of no kind that can be drawn; the message is one sentence."""
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure under its name only when it is complete. Raises PictureError."""
+    """Write a figure under its name only when it is complete. Raises PictureError for its ending, OSError."""
     ending = path.suffix.removeprefix(".").lower()
     if ending not in figure.canvas.get_supported_filetypes():
         raise PictureError(
             f"{path}: pictures end in .png, .svg or .pdf, found {path.suffix or 'no ending'!r}"
         )
-    part = path.with_name(path.name + ".part")
     try:
-        figure.savefig(part, format=ending, dpi=160, bbox_inches="tight")
-        os.replace(part, path)
-    except OSError as error:
-        raise PictureError(f"{path} cannot be written: {error.strerror}") from None
+        with whole_file(path) as partial:
+            figure.savefig(partial, format=ending, dpi=160, bbox_inches="tight")
     finally:
         plt.close(figure)
 

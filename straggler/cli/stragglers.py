@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +98,8 @@ def _simulate(config: StragglerConfig, folder: Path, *, as_json: bool) -> None:
     try:
         write_report(folder, config, rows)
     except OSError as error:
-        raise typer.BadParameter(f"--out {folder} cannot be written: {error.strerror}") from error
+        where = error.filename or folder
+        raise TyperException(f"{where} cannot be written: {error.strerror or error}") from None
     console.print(f"{folder}/figure.png, summary.json, runs.csv", highlight=False, markup=False)
 
 

@@ -12,6 +12,7 @@ from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import chain, read, write
 from pipeline.schedule.actions import parse_schedule
 from pipeline.topology.file import read_topology
+from tests.agileml.runs.full_disk import files_of_at_most
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MODEL = """
@@ -169,7 +170,6 @@ def test_every_shipped_file_loads(path: Path) -> None:
         (("profile", ":make"), "no name of a module"),
         (("profile", ".models:make"), "no name of a module"),
         (("profile", "F:make", "--repeats", "1", "--out", "/"), "/ is a folder"),
-        (("profile", "F:make", "--repeats", "1", "--out", "/proc/p.json"), "/proc/p.json cannot be written"),
         (("profile", "F:make", "--device", "cuda:77"), "cannot be used"),
         (("size", "nowhere.yaml"), "cannot be read"),
     ],
@@ -188,6 +188,31 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert words in error
     assert "\n" not in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("plan", "P", "--topology", "4x10", "--out", "O"), "plan.txt"),
+        (("schedule", "--replicas", "1-1", "--out", "O.png"), ".png"),
+        (("schedule", "--replicas", "1-1", "--out", "O.txt"), ".txt"),
+        (("profile", "F:make", "--repeats", "1", "--out", "O.json"), ".json"),
+    ],
+)
+def test_a_full_disk_is_one_line_exit_code_1_and_leaves_nothing(
+    arguments, name: str, profile: Path, tmp_path: Path, capsys
+) -> None:
+    (tmp_path / "small_model.py").write_text(MODEL)
+    out = tmp_path / "results"
+    out.mkdir()
+    places = {"P": str(profile), "F": str(tmp_path / "small_model.py"), "O": str(out / "found")}
+    words = [places.get(a[:1], a[:1]) + a[1:] if a[:1] in places else a for a in arguments]
+    with files_of_at_most(10):
+        assert run(*words) == 1
+    line = capsys.readouterr().err.splitlines()[-1]  # after the empty line of a progress bar
+    assert line.startswith(f"proteus: {out}/found")
+    assert f"{name} cannot be written: File too large" in line
+    assert list(out.iterdir()) == []
 
 
 def test_a_key_that_comes_twice_is_refused(profile: Path, tmp_path: Path, capsys) -> None:

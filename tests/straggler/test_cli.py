@@ -8,6 +8,7 @@ import pytest
 
 from agileml.cli import main
 from straggler.config import StragglerConfig, read_config
+from tests.agileml.runs.full_disk import files_of_at_most
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("stragglers_*.yaml"))
 SMALL = ["--workers", "8", "--iterations", "3", "--units", "40", "--seeds", "2"]
@@ -137,6 +138,16 @@ def test_bad_input_is_one_sentence(
     assert sentence in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_one_sentence_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found"
+    with files_of_at_most(10):
+        assert run([*SMALL, "--schemes", "bsp", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"proteus: {out} cannot be written: File too large\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,6 +164,20 @@ def test_a_place_that_the_system_refuses_is_one_sentence(
     assert os.listdir(tmp_path) == ["job.yaml"]
 
 
+@pytest.mark.parametrize("command", [["--version"], ["configs"], ["run", "--help"]])
+def test_output_without_room_is_one_sentence(command: list[str], tmp_path: Path) -> None:
+    """Whether it is written at once or kept until the end."""
+    environment = os.environ | {"PYTHONPATH": str(CONFIGS.parent)}
+    environment.pop("PYTHONUNBUFFERED", None)
+    for kept in ({}, {"PYTHONUNBUFFERED": "1"}):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [*PROTEUS, *command], stdout=full, stderr=subprocess.PIPE, text=True, env=environment | kept
+            )
+        assert done.stderr == "proteus: the output cannot be written: No space left on device\n"
+        assert done.returncode == 1
+
+
 def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.Popen(

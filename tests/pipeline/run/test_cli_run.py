@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from agileml.cli import main
 from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import read, write
 from pipeline.run.tensor_files import read_tensors
+from tests.agileml.runs.full_disk import files_of_at_most
 
 TRAINING = "tests.pipeline.run.training:mlp"
 
@@ -102,6 +104,18 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_full_disk_is_one_sentence_and_exit_code_1(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with files_of_at_most(1000):  # plan and schedule have room, the weights have not
+        assert run("run", config, "--sequential", "--set", "stages=2", "--out", out) == 1
+    assert re.fullmatch(
+        rf"proteus: {out}/\S+\.safetensors cannot be written: .*File too large.*\n", capsys.readouterr().err
+    )
+    assert not [path for path in out.iterdir() if "safetensors" in path.name]
 
 
 def test_a_key_that_comes_twice_is_refused(
