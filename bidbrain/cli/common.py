@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,8 @@ def numbers(values: list[str] | None, option: str) -> list[float]:
 
 def make_folder(path: Path) -> Path:
     """A folder to write into."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise typer.BadParameter(f"{path} is a file, expected a folder or a new name")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,11 +115,18 @@ def unwritable(path: Path | str, error: OSError) -> TyperException:
     return TyperException(f"{error.filename or path}: cannot be written ({error.strerror or error})")
 
 
+def check_place(path: Path) -> None:
+    """Raise BadParameter for a file in no folder, or where a folder is."""
+    if not os.path.isdir(path.parent):
+        raise typer.BadParameter(f"{path}: cannot be written (there is no folder {path.parent})")
+    if os.path.isdir(path):
+        raise typer.BadParameter(f"{path} is a folder, expected the name of a file")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a file that cannot be written into one sentence, where its folder is missing before any work is done."""
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"{path}: cannot be written (there is no folder {path.parent})")
+    """Turn a file that cannot be written into one sentence, where it has no place before any work is done."""
+    check_place(path)
     try:
         yield
     except OSError as error:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bidbrain.accounts.ledger import Ledger, write_ledgers
-from bidbrain.cli.common import make_folder, new_folder, writing
+from bidbrain.cli.common import make_folder, new_folder, unwritable
 from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
@@ -165,8 +165,9 @@ def results_folder(settings: SimulateConfig) -> Iterator[Path]:
     else:
         folder = new_folder(Path("runs") / time.strftime("simulate-%Y%m%d-%H%M%S"))
     try:
-        with writing(folder):
-            yield folder
+        yield folder
+    except OSError as error:
+        raise unwritable(folder, error) from None
     finally:
         if is_new and not any(folder.iterdir()):
             folder.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +25,16 @@ def whole(text: str, flag: str) -> int:
 
 def check_out(out: Path | None, *, is_folder: bool = False) -> None:
     """Raise BadParameter before the work if its result has no place."""
-    if out is not None and not out.parent.exists():
+    if out is None:
+        return
+    if not os.path.exists(out.parent):
         raise typer.BadParameter(f"the folder {out.parent} does not exist")
-    if out is not None and not is_folder and out.is_dir():
+    if not os.path.isdir(out.parent):
+        raise typer.BadParameter(f"{out.parent} is a file; expected a folder")
+    if not is_folder and os.path.isdir(out):
         raise typer.BadParameter(f"{out} is a folder; expected the name of a file")
+    if is_folder and os.path.exists(out) and not os.path.isdir(out):
+        raise typer.BadParameter(f"{out} is a file; expected a folder or a new name")
 
 
 @contextmanager

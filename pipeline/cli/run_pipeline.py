@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -244,9 +245,11 @@ def _planned(job: Job, profile: Path | None) -> Planned:
 
 def _fresh_folder(out: Path | None) -> Path:
     folder = out or Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise typer.BadParameter(f"{folder} is there already and not empty: name another folder")
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise typer.BadParameter(f"{folder} is a file; expected a folder or a new name")
     try:
+        if os.path.isdir(folder) and any(folder.iterdir()):
+            raise typer.BadParameter(f"{folder} is there already and not empty: name another folder")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"{folder} cannot be made: {error.strerror}") from None

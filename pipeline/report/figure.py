@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from pipeline.whole_file import whole_file
@@ -23,16 +24,22 @@ class PictureError(ValueError):
     """A picture of no kind that can be drawn; the message is one sentence."""
 
 
+def check_ending(path: Path) -> None:
+    """Raise PictureError for the name of no kind of picture."""
+    if path.suffix.removeprefix(".").lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise PictureError(
+            f"{path}: found {path.suffix or 'no ending'!r}, expected a picture that ends in .png, .svg or .pdf"
+        )
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure under its name only when it is complete. Raises PictureError for its ending, OSError."""
-    ending = path.suffix.removeprefix(".").lower()
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise PictureError(
-            f"{path}: pictures end in .png, .svg or .pdf, found {path.suffix or 'no ending'!r}"
-        )
+    check_ending(path)
     try:
         with whole_file(path) as partial:
-            figure.savefig(partial, format=ending, dpi=160, bbox_inches="tight")
+            figure.savefig(
+                partial, format=path.suffix.removeprefix(".").lower(), dpi=160, bbox_inches="tight"
+            )
     finally:
         plt.close(figure)
 

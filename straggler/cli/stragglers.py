@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,14 +132,18 @@ def _rows(config: StragglerConfig, console: Console) -> list[tuple[str, Row]]:
 
 
 def _check_folder(folder: Path) -> None:
-    import os
-
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise typer.BadParameter(f"--out {folder} is a file; expected a folder or a new name")
+    try:
+        is_used = os.path.isdir(folder) and any(folder.iterdir())
+    except OSError as error:
+        raise typer.BadParameter(f"--out {folder} cannot be looked into: {error.strerror}") from None
+    if is_used:
         raise typer.BadParameter(f"--out {folder} holds something already; expected a new or empty folder")
     parent = folder.absolute().parent
-    while not parent.exists():
+    while not os.path.exists(parent):
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
         raise typer.BadParameter(f"--out {folder}: {parent} is not a folder that can be written to")
 
 

@@ -142,6 +142,11 @@ def test_every_shipped_file_loads(path: Path) -> None:
         (("plan", "P", "--topology", "4x10", "--recompute", "x"), "never, auto or always"),
         (("plan", "P", "--topology", "4x10", "--machines", "a"), "whole numbers"),
         (("plan", "P", "--topology", "4x10", "--out", "/nowhere/else/x"), "does not exist"),
+        (("plan", "P", "--topology", "4x10", "--out", "P"), "p.json is a file; expected a folder"),
+        (
+            ("schedule", "--replicas", "1-1", "--out", "/dev/null/x.png"),
+            "/dev/null is a file; expected a folder",
+        ),
         (("schedule", "--replicas", "1-x"), "whole numbers"),
         (
             ("schedule", "--replicas", "1-1", "--policy", "x"),
@@ -159,7 +164,10 @@ def test_every_shipped_file_loads(path: Path) -> None:
             ("schedule", "--replicas", "1-1", "--policy", "zero-bubble", "--drains", "3"),
             "--drains is not for",
         ),
-        (("schedule", "--replicas", "1-1", "--out", "x.gif2"), "pictures end in"),
+        (
+            ("schedule", "--replicas", "1-1", "--out", "x.gif2"),
+            "expected a picture that ends in .png, .svg or .pdf, or .txt for text",
+        ),
         (("profile", "nowhere.module:f"), "cannot be imported"),
         (("profile", "F:nope"), "no function"),
         (("profile", "F:nothing"), "must return"),
@@ -184,7 +192,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
         for a in arguments
     ]
     assert run(*replaced) == 2
-    error = capsys.readouterr().err.strip()
+    printed, error = capsys.readouterr()
+    assert printed == ""
+    error = error.strip()
     assert words in error
     assert "\n" not in error
     assert "Traceback" not in error

@@ -156,3 +156,5 @@ def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest
     assert run([*SMALL, "--out", str(tmp_path / "old")]) == 2
     assert "holds something already" in capsys.readouterr().err
     assert (tmp_path / "old" / "file").read_text() == "kept"
+    assert run([*SMALL, "--out", str(tmp_path / "old" / "file")]) == 2
+    assert "file is a file; expected a folder or a new name" in capsys.readouterr().err

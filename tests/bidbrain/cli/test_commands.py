@@ -270,6 +270,12 @@ def test_a_bad_config_names_its_key(capsys, tmp_path: Path, text: str, sentence:
     assert str(path) in error
 
 
+def test_a_file_as_the_folder_of_results_is_refused(capsys, tmp_path: Path, history: Path) -> None:
+    (tmp_path / "out").touch()
+    code, _, error = simulate(capsys, history, tmp_path / "out", "--schemes", "on_demand")
+    assert (code, error) == (2, f"proteus: {tmp_path / 'out'} is a file, expected a folder or a new name\n")
+
+
 def test_no_market_or_folder_named(capsys, tmp_path: Path, history: Path) -> None:
     assert "no market is named" in proteus(capsys, "simulate", "--out", tmp_path)[2]
     assert "no such file" in proteus(capsys, "simulate", "--history", "none.csv", "--out", tmp_path)[2]

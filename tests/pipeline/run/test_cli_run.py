@@ -163,7 +163,7 @@ def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
         assert run("run", "--sequential", "--replay", tmp_path, *other, "--out", tmp_path / "run") == 2
         assert "a replay is the run as it was" in capsys.readouterr().err
     assert run("run", config, "--out", config) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert f"{config} is a file; expected a folder or a new name" in capsys.readouterr().err
 
 
 def test_a_plan_or_profile_of_something_else_is_refused(
