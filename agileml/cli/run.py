@@ -44,13 +44,15 @@ Supervise = Annotated[
         help="Start the run again from its newest checkpoint when its process or Ray's head dies.",
     ),
 ]
+MOST_RESTARTS = 10
 Restarts = Annotated[
-    int,
+    int | None,
     typer.Option(
-        min=1, help="With --supervise: how often in a row, without a newer checkpoint, it starts again."
+        min=1,
+        help="With --supervise: how often in a row, without a newer checkpoint, it starts again.",
+        show_default=str(MOST_RESTARTS),
     ),
 ]
-MOST_RESTARTS = 10
 Resume = Annotated[
     str | None,
     typer.Option(
@@ -104,7 +106,7 @@ def run(
         bool, typer.Option("--yes", help="Do not ask before instances of a cloud are bought.")
     ] = False,
     supervise: Supervise = False,
-    restarts: Restarts = MOST_RESTARTS,
+    restarts: Restarts = None,
     supervised: Supervised = False,
 ) -> None:
     """Train a model on machines that come and go."""
@@ -112,14 +114,13 @@ def run(
     _exclude({"--dry-run": dry_run, "--address": address is not None}, {"--sequential": sequential})
     if replay is not None and not sequential:
         raise typer.BadParameter("found --replay without --sequential, expected both")
+    most = most_restarts(restarts, supervise=supervise)
     flags = tuple(settings or ())
     start = None
     if supervise:
         options = [*_words(flags, address, stage, resume), *(["--profile"] if profile else [])]
         options += ["--change-optimizer"] if change_optimizer else []
-        start = supervisor_of(
-            ["run", str(config), *options], config.stem, resume, restarts, overwrite=overwrite
-        )
+        start = supervisor_of(["run", str(config), *options], config.stem, resume, most, overwrite=overwrite)
     elif supervised:
         start = supervised_run(config.stem, resume, change_optimizer=change_optimizer)
     code = train(
@@ -136,6 +137,13 @@ def run(
         start=start,
     )
     raise typer.Exit(code)
+
+
+def most_restarts(given: int | None, *, supervise: bool) -> int:
+    """How often in a row a supervised run starts again. Raises BadParameter: given for one that is not supervised."""
+    if given is not None and not supervise:
+        raise typer.BadParameter("found --restarts without --supervise, expected both")
+    return MOST_RESTARTS if given is None else given
 
 
 def _exclude(some: dict[str, bool], other: dict[str, bool]) -> None:

@@ -83,6 +83,7 @@ MISTAKES = [
     (["job.yaml", "--set", "data={kind: npz, path: nan.npz}"], "--set data={kind: npz, path: nan.npz}: data.path: "),
     (["job.yaml", "--set", "data={kind: npz, path: empty}"], "--set data={kind: npz, path: empty}: data.path: "),
     (["job.yaml", "--set", "application=json:Nothing"], "--set application=json:Nothing: application: "),
+    (["job.yaml", "--restarts", "3"], "found --restarts without --supervise, expected both"),
     (["job.yaml", "--stage", "4"], "--stage: found '4', expected auto, thresholds, 1, 2 or 3"),
     (["job.yaml", "--address", "127.0.0.1:1"], "address: nobody listens at 127.0.0.1:1 (Connection refused)"),
     (["job.yaml", "--address", "here"], "address: found 'here', expected host:port, http://host:port or auto"),
