@@ -135,6 +135,8 @@ class StragglerConfig(_Strict):
         for pattern in self.patterns:
             parse_pattern(pattern).shares(cluster)
         schemes = [parse_scheme(scheme) for scheme in self.schemes]
+        _check_once("schemes", [str(scheme) for scheme in schemes])
+        _check_once("patterns", self.patterns)
         for parameters in (self.flexrr, *self.variants.values()):
             self.experiment(parameters)
             if any(scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR) for scheme in schemes):
@@ -162,6 +164,13 @@ class StragglerConfig(_Strict):
             departures,
             self.check_s,
         )
+
+
+def _check_once(key: str, names: list[str]) -> None:
+    """Raise ValueError for a name that is given twice: its runs would count as seeds of one."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{key}: found {name} twice; expected each once")
 
 
 def read_config(path: Path | None, **overrides: Any) -> StragglerConfig:

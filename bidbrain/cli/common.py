@@ -53,6 +53,8 @@ def pairs(values: list[str] | None, option: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for item in split(values):
         name, equals, text = item.partition("=")
+        if name in found:
+            raise typer.BadParameter(f"{option}: found {name} twice, expected it once")
         try:
             found[name] = float(text)
         except ValueError:

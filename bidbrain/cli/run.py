@@ -62,6 +62,9 @@ def parse_sweep(text: str) -> tuple[str, list[float]]:
         numbers = []
     if not equals or not numbers:
         raise ConfigError(f"sweep: {text!r} (expected KEY=V,V,V with numbers)")
+    for value in numbers:
+        if numbers.count(value) > 1:
+            raise ConfigError(f"sweep: found {key} = {value:g} twice in {text!r}, expected each value once")
     return key, numbers
 
 

@@ -101,6 +101,8 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         (["--pattern", "sleepy"], "", "pattern 'sleepy' is unknown; expected one of none, slow-worker"),
         (["--schemes", "bsp fast"], "", "scheme 'fast' is unknown; expected one of bsp"),
         (["--schemes", ""], "", "options: schemes"),
+        (["--schemes", "bsp ssp:1 bsp"], "", "schemes: found bsp twice; expected each once"),
+        (["--pattern", "none", "--pattern", "none"], "", "patterns: found none twice; expected each once"),
         (["--workers", "0"], "", "options: workers is 0"),
         (["--workers", "4", "--machines", "8"], "", "4 workers on 8 machines"),
         (

@@ -229,6 +229,11 @@ def test_our_configs_load(name: str) -> None:
         (["--cap", "inf"], "cap: Input should be"),
         (["--deadline", "inf"], "deadline: Input should be"),
         (["--min-delta", "inf"], "min_delta: Input should be"),
+        (["--on-demand", "c4.xlarge=1,c4.xlarge=2"], "--on-demand: found c4.xlarge twice, expected it once"),
+        (
+            ["--sweep", "boot_s=60,120,60"],
+            "sweep: found boot_s = 60 twice in 'boot_s=60,120,60', expected each",
+        ),
         (
             ["--on-demand", "c4.xlarge=1e25"],
             "c4.xlarge is 1e+25, expected a figure above 0, at most 1,000,000",
