@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from bidbrain.yaml_text import YamlTextError, read_yaml
+from bidbrain.files.yaml_text import YamlTextError, read_yaml
 
 DEFAULT_SCHEMES = ["on_demand", "standard_checkpoint", "standard_agileml", "proteus", "renewal"]
 POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026", "expected_cost"]

@@ -13,9 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import Market
 from bidbrain.instants import parse_instant, show_instant
-from bidbrain.whole_file import whole_file
 
 
 class EntryKind(StrEnum):

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bidbrain.accounts.ledger import Ledger, write_ledgers
 from bidbrain.cli.common import make_folder, new_folder, unwritable
 from bidbrain.config import ConfigError, SimulateConfig, load_config
+from bidbrain.files.whole_file import write_text
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
 from bidbrain.history.readers import read_history
@@ -30,7 +31,6 @@ from bidbrain.simulate.made_history import made_history
 from bidbrain.simulate.plan import Plan, make_plan
 from bidbrain.simulate.pool_plan import make_pool_plan, pool_settings
 from bidbrain.simulate.workers import Pool
-from bidbrain.whole_file import write_text
 
 SWEEPABLE = (
     *("min_delta", "grant_delay_s", "boot_s", "lambda_s", "sigma_s", "phi"),

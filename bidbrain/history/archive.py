@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import History
 from bidbrain.history.readers import COLUMNS, Row, read_rows
 from bidbrain.instants import show_instant
 from bidbrain.money import show_usd
-from bidbrain.whole_file import whole_file
 
 
 def rows_of(history: History) -> list[Row]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import DAY_S, Interval
 from bidbrain.risk.eviction import MINUTES, EvictionTable
-from bidbrain.whole_file import whole_file
 
 
 @dataclass(frozen=True)

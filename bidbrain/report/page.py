@@ -10,9 +10,9 @@ from pathlib import Path
 
 import jinja2
 
+from bidbrain.files.whole_file import write_text
 from bidbrain.report.tables import show
 from bidbrain.simulate.experiment import Row
-from bidbrain.whole_file import write_text
 
 HEADER = (
     "scheme",

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bidbrain.whole_file import whole_file
+from bidbrain.files.whole_file import whole_file
 
 SCHEME_COLOURS = {
     "on_demand": "#6b7280",

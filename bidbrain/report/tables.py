@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from bidbrain.files.whole_file import write_text
 from bidbrain.simulate.experiment import Pair, Row, as_json
-from bidbrain.whole_file import write_text
 
 
 def write_tables(folder: Path, rows: Sequence[Row], pairs: Sequence[Pair]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,20 @@ def check_out(out: Path | None, *, is_folder: bool = False) -> None:
         raise typer.BadParameter(f"{out} is a folder; expected the name of a file")
     if is_folder and os.path.exists(out) and not os.path.isdir(out):
         raise typer.BadParameter(f"{out} is a file; expected a folder or a new name")
+
+
+def new_folder(path: Path) -> Path:
+    """A folder that was not there: this one, or it with a number. Commands that begin in one second get one each."""
+    for number in count(1):
+        found = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            found.mkdir(parents=True)
+            return found
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise typer.BadParameter(f"{found} cannot be made: {error.strerror}") from None
+    raise AssertionError
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.common import check_out, write_profile, write_text, writing
+from pipeline.cli.common import check_out, new_folder, write_profile, write_text, writing
 
 if TYPE_CHECKING:
     from pipeline.profile.layers import Profile
@@ -244,16 +244,17 @@ def _planned(job: Job, profile: Path | None) -> Planned:
 
 
 def _fresh_folder(out: Path | None) -> Path:
-    folder = out or Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S")
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise typer.BadParameter(f"{folder} is a file; expected a folder or a new name")
+    if out is None:
+        return new_folder(Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S"))
+    if os.path.exists(out) and not os.path.isdir(out):
+        raise typer.BadParameter(f"{out} is a file; expected a folder or a new name")
     try:
-        if os.path.isdir(folder) and any(folder.iterdir()):
-            raise typer.BadParameter(f"{folder} is there already and not empty: name another folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        if os.path.isdir(out) and any(out.iterdir()):
+            raise typer.BadParameter(f"{out} is there already and not empty: name another folder")
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise typer.BadParameter(f"{folder} cannot be made: {error.strerror}") from None
-    return folder
+        raise typer.BadParameter(f"{out} cannot be made: {error.strerror}") from None
+    return out
 
 
 class _Sentences:

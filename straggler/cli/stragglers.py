@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,8 +60,6 @@ def stragglers(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:
     """Simulate straggler schemes on patterns of slow workers; print a table and write numbers and a figure."""
-    import time
-
     from straggler.config import read_config
 
     try:
@@ -74,9 +76,8 @@ def stragglers(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    folder = out or Path("runs") / time.strftime("stragglers-%Y%m%d-%H%M%S")
-    _check_folder(folder)
-    _simulate(chosen, folder, as_json=as_json)
+    with _folder(out) as folder:
+        _simulate(chosen, folder, as_json=as_json)
 
 
 def _simulate(config: StragglerConfig, folder: Path, *, as_json: bool) -> None:
@@ -129,6 +130,35 @@ def _rows(config: StragglerConfig, console: Console) -> list[tuple[str, Row]]:
             raise typer.BadParameter(str(error)) from error
         rows.append((label, row))
     return rows
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """Where the results go. A folder of our own is made now: commands that begin in one second get one each."""
+    if out is not None:
+        _check_folder(out)
+        yield out
+        return
+    folder = _new_folder(Path("runs") / time.strftime("stragglers-%Y%m%d-%H%M%S"))
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # of a command that ended without results
+
+
+def _new_folder(path: Path) -> Path:
+    """A folder that was not there: this one, or it with a number."""
+    for number in count(1):
+        found = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            found.mkdir(parents=True)
+            return found
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise typer.BadParameter(f"{found} cannot be made a folder: {error.strerror}") from None
+    raise AssertionError
 
 
 def _check_folder(folder: Path) -> None:

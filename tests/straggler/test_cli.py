@@ -2,7 +2,9 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,6 +152,24 @@ def test_a_full_disk_is_one_sentence_and_exit_code_1(
         assert run([*SMALL, "--schemes", "bsp", "--out", str(out)]) == 1
     assert capsys.readouterr().err == f"proteus: {out} cannot be written: File too large\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As two that a loop of the shell puts into the background; one that fails leaves none."""
+    monkeypatch.chdir(tmp_path)
+    clock = SimpleNamespace(strftime=lambda text: text.replace("%Y%m%d-%H%M%S", "now"))
+    monkeypatch.setattr(sys.modules["straggler.cli.stragglers"], "time", clock)  # a function has its name
+    for seed in ("1", "2"):
+        assert run([*SMALL, "--schemes", "bsp", "--seed", seed]) == 0
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert [folder.name for folder in folders] == ["stragglers-now", "stragglers-now-2"]
+    assert [read_config(folder / "config.yaml").seed for folder in folders] == [1, 2]
+    with files_of_at_most(10):
+        assert run([*SMALL, "--schemes", "bsp"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert sorted((tmp_path / "runs").iterdir()) == folders
 
 
 def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,6 +106,19 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the first is still empty."""
+    monkeypatch.chdir(tmp_path)
+    clock = SimpleNamespace(strftime=lambda text: "pipeline-now", perf_counter=time.perf_counter)
+    monkeypatch.setattr("pipeline.cli.run_pipeline.time", clock)
+    (tmp_path / "runs" / "pipeline-now").mkdir(parents=True)
+    assert run("run", config, "--sequential", "--set", "stages=2") == 0
+    assert list((tmp_path / "runs" / "pipeline-now").iterdir()) == []
+    assert (tmp_path / "runs" / "pipeline-now-2" / "summary.json").is_file()
 
 
 def test_a_full_disk_is_one_sentence_and_exit_code_1(
