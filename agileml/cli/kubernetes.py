@@ -18,6 +18,13 @@ k8s = typer.Typer(
     help="Manifests and an image for a RayCluster on Kubernetes' spot nodes.",
 )
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")  # KubeRay adds to it, and a label holds 63 characters
+PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"  # of an image's name
+LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"  # of DNS
+IMAGE = re.compile(
+    rf"(?:(?:localhost|{LABEL}(?:\.{LABEL})+|{LABEL}(?:\.{LABEL})*:[0-9]+)/)?{PART}(?:/{PART})*"
+    r"(?::[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127})?(?:@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,})?"
+)
+DOMAIN = re.compile(rf"(?=.{{1,253}}$){LABEL.replace('A-Z', '')}(?:\.{LABEL.replace('A-Z', '')})*")
 MEMORY = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
@@ -71,6 +78,14 @@ def template(
             "missing --image, expected the image that `proteus k8s image` prepares, in a registry"
         )
     _check_names(name, namespace)
+    if not IMAGE.fullmatch(image):
+        raise typer.BadParameter(
+            f"--image: found {image!r}, expected a name such as registry.example.com/team/proteus:1.0, in lower case"
+        )
+    if not DOMAIN.fullmatch(domain):
+        raise typer.BadParameter(
+            f"--domain: found {domain!r}, expected words of a-z, 0-9 and dash with dots between, such as cluster.local"
+        )
     if not MEMORY.fullmatch(memory):
         raise typer.BadParameter(f"--memory: found {memory!r}, expected an amount such as 16Gi")
     if max(reliable, spot) > most:
