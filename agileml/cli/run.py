@@ -285,12 +285,7 @@ def chaos(
 
     try:
         job = load(config, tuple(settings or ()))
-        if job.machines.reliable + job.machines.transient < 2 or job.machines.max < 3:
-            raise typer.BadParameter("chaos needs at least 2 machines, and machines.max of at least 3")
-        if job.plan or job.address or job.market:
-            raise typer.BadParameter(
-                "chaos makes its own plan and machines: leave out plan, address and market"
-            )
+        _check_chaos(job)
         folder = out or Path("runs") / f"chaos-{config.stem}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         from agileml.checkpoints.errors import CheckpointError
         from agileml.cli.chaos import run_chaos
@@ -307,6 +302,21 @@ def chaos(
         raise typer.Exit(1) from None
     print(verdict)
     raise typer.Exit(0 if verdict.is_good else 1)
+
+
+def _check_chaos(job: JobConfig) -> None:
+    """Raise BadParameter for a job that no random faults can strike."""
+    begin = job.machines.reliable + job.machines.transient
+    if begin < 2 or job.machines.max < 3:
+        raise typer.BadParameter(
+            f"machines: found {begin} and machines.max of {job.machines.max}, expected at least 2 and a max "
+            "of at least 3: chaos takes some away"
+        )
+    for key in ("plan", "address", "market"):
+        if getattr(job, key):
+            raise typer.BadParameter(
+                f"{key}: found it, expected a config without: chaos makes its own plan and machines"
+            )
 
 
 def report(
