@@ -78,14 +78,7 @@ def template(
             "missing --image, expected the image that `proteus k8s image` prepares, in a registry"
         )
     _check_names(name, namespace)
-    if not IMAGE.fullmatch(image):
-        raise typer.BadParameter(
-            f"--image: found {image!r}, expected a name such as registry.example.com/team/proteus:1.0, in lower case"
-        )
-    if not DOMAIN.fullmatch(domain):
-        raise typer.BadParameter(
-            f"--domain: found {domain!r}, expected words of a-z, 0-9 and dash with dots between, such as cluster.local"
-        )
+    _check_image(image, domain)
     if not MEMORY.fullmatch(memory):
         raise typer.BadParameter(f"--memory: found {memory!r}, expected an amount such as 16Gi")
     if max(reliable, spot) > most:
@@ -127,6 +120,17 @@ def _check_names(name: str, namespace: str) -> None:
             raise typer.BadParameter(
                 f"{option}: found {found!r}, expected up to 40 of a-z, 0-9 and dash, a letter first"
             )
+
+
+def _check_image(image: str, domain: str) -> None:
+    if not IMAGE.fullmatch(image):
+        raise typer.BadParameter(
+            f"--image: found {image!r}, expected a name such as registry.example.com/team/proteus:1.0, in lower case"
+        )
+    if not DOMAIN.fullmatch(domain):
+        raise typer.BadParameter(
+            f"--domain: found {domain!r}, expected words of a-z, 0-9 and dash with dots between, such as cluster.local"
+        )
 
 
 @k8s.command()

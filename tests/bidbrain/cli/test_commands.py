@@ -137,7 +137,7 @@ def test_results_have_a_folder_before_they_are_worked_for(capsys, history: Path,
     (tmp_path / "file").touch()
     never = ("--job-hours", 2, "--schemes", f"{__name__}:Stops", "--boot-s", 200)
     code, _, error = simulate(capsys, history, tmp_path / "file", *never)
-    assert code == 2 and "file: cannot be made a folder" in error
+    assert code == 2 and "file is a file, expected a folder or a new name" in error
     assert "no more" in simulate(capsys, history, tmp_path / "new", *never)[2]
     assert not (tmp_path / "new").exists()
 
@@ -273,12 +273,6 @@ def test_a_bad_config_names_its_key(capsys, tmp_path: Path, text: str, sentence:
     assert code == 2
     assert sentence in error
     assert str(path) in error
-
-
-def test_a_file_as_the_folder_of_results_is_refused(capsys, tmp_path: Path, history: Path) -> None:
-    (tmp_path / "out").touch()
-    code, _, error = simulate(capsys, history, tmp_path / "out", "--schemes", "on_demand")
-    assert (code, error) == (2, f"proteus: {tmp_path / 'out'} is a file, expected a folder or a new name\n")
 
 
 def test_no_market_or_folder_named(capsys, tmp_path: Path, history: Path) -> None:
