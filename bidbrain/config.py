@@ -9,6 +9,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from bidbrain.files.yaml_text import YamlTextError, read_yaml
+
 DEFAULT_SCHEMES = ["on_demand", "standard_checkpoint", "standard_agileml", "proteus", "renewal"]
 POOL_SCHEMES = ["on_demand", "static_checkpoint", "elastic", "spot_2026", "expected_cost"]
 
@@ -129,12 +131,9 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> SimulateConfig:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        detail = " ".join(str(error).split())
-        raise ConfigError(f"{path}: not YAML ({detail})") from None
+        values = read_yaml(path)
+    except YamlTextError as error:
+        raise ConfigError(str(error)) from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected keys with values at the top")
     folder = path.parent

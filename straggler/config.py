@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -21,6 +20,7 @@ from straggler.flexrr.protocol import FlexRrParameters
 from straggler.simulate.outcome import Departure, Network
 from straggler.simulate.patterns import Cluster, parse_pattern
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme
+from straggler.yaml_text import YamlTextError, read_yaml
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -135,6 +135,8 @@ class StragglerConfig(_Strict):
         for pattern in self.patterns:
             parse_pattern(pattern).shares(cluster)
         schemes = [parse_scheme(scheme) for scheme in self.schemes]
+        _check_once("schemes", [str(scheme) for scheme in schemes])
+        _check_once("patterns", self.patterns)
         for parameters in (self.flexrr, *self.variants.values()):
             self.experiment(parameters)
             if any(scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR) for scheme in schemes):
@@ -164,17 +166,22 @@ class StragglerConfig(_Strict):
         )
 
 
+def _check_once(key: str, names: list[str]) -> None:
+    """Raise ValueError for a name that is given twice: its runs would count as seeds of one."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{key}: found {name} twice; expected each once")
+
+
 def read_config(path: Path | None, **overrides: Any) -> StragglerConfig:
     """Read a YAML file (none: the defaults) with overrides; ValueError is one sentence with file and key."""
     values: Any = {}
     where = str(path) if path else "options"
     if path is not None:
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} cannot be read ({error}); expected a YAML file") from error
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+            values = read_yaml(path)
+        except YamlTextError as error:
+            raise ValueError(str(error)) from None
         if not isinstance(values, dict):
             raise ValueError(f"{path} holds {type(values).__name__}; expected keys and values")
     given = {key: value for key, value in overrides.items() if value is not None}

@@ -6,9 +6,12 @@ Begin with `run.py`. A command reads options, calls the package and prints; heav
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -20,6 +23,7 @@ import straggler.cli
 from agileml.cli import aws, checkpoint, clean, configs, jobs, kubernetes, machines, replay, run
 
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="proteus",
@@ -67,12 +71,25 @@ def _sentence(error: TyperException) -> str:
     return " ".join(message.split())
 
 
+def _give_up_output(error: OSError) -> None:
+    """Say that standard output takes no more, as a file on a full disk."""
+    with suppress(OSError):  # a test's output has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+    if not isinstance(error, BrokenPipeError):  # `| head` wants no more
+        print(f"proteus: the output cannot be written: {error.strerror}", file=sys.stderr)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # no name or sign may end a run that is done
+    status: object = 1
     try:
         status = app(args=arguments, standalone_mode=False)
+    except OSError as error:  # of `print`: commands name the files that they write
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        _give_up_output(error)
     except TyperException as error:
         if sentence := _sentence(error):  # none when the help was shown instead of a command
             print(f"proteus: {sentence}", file=sys.stderr)
@@ -82,4 +99,9 @@ def main(arguments: list[str] | None = None) -> None:
     if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt inside a command
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ray's shutdown follows; it is short
         print("proteus: interrupted", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _give_up_output(error)
+        status = status or 1
     sys.exit(status if isinstance(status, int) else 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -59,15 +58,21 @@ def configs(
 
 
 def _copy(found: list[Path], to: Path) -> None:
+    from agileml.runs.folder import RunFolder, StorageError
+
     try:
         to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"--copy: {to} cannot be made a folder: {error.strerror}") from None
+    try:
         for file in found:
             if (to / file.name).exists():
                 typer.echo(f"proteus: {to / file.name} is there already and stays", err=True)
             else:
-                shutil.copyfile(file, to / file.name)
-    except OSError as error:
-        raise typer.BadParameter(f"--copy: {error.filename} cannot be written: {error.strerror}") from None
+                RunFolder.write_text(to / file.name, file.read_text(encoding="utf-8"))
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
     print(to)
 
 

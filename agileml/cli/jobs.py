@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agileml.cli.run import MOST_RESTARTS, ChangeOptimizer, Restarts, Settings, Stage, Supervise, Supervised
+from agileml.cli.run import (
+    ChangeOptimizer,
+    Restarts,
+    Settings,
+    Stage,
+    Supervise,
+    Supervised,
+    most_restarts,
+)
 from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
 
 if TYPE_CHECKING:
@@ -60,6 +68,18 @@ def server_at(address: str | None) -> JobServer:
     return JobServer(find_server(address or os.environ.get(URL_VARIABLE) or "auto"))
 
 
+def folder_of(run: str) -> Path | None:
+    """The folder of a run; None: this is a job's id. Raises BadParameter for the path of something else."""
+    if os.path.isdir(run):
+        return Path(run)
+    expected = "expected the id of a job or the folder of a run"
+    if os.path.exists(run):
+        raise typer.BadParameter(f"{run} is a file, {expected}")
+    if os.sep in run:
+        raise typer.BadParameter(f"{run} does not exist, {expected}")
+    return None
+
+
 def submit(
     config: Annotated[Path, typer.Argument(help="YAML file that describes the job, in the working folder.")],
     address: Address = None,
@@ -83,13 +103,14 @@ def submit(
         typer.Option("--yes", help="Do not ask before a job is submitted that buys instances of a cloud."),
     ] = False,
     supervise: Supervise = False,
-    restarts: Restarts = MOST_RESTARTS,
+    restarts: Restarts = None,
 ) -> None:
     """Run a job on a cluster; this computer may be switched off. Uploads the working folder and prints the job's id."""
     from agileml.cli.run import with_options
     from agileml.config.job import load
     from agileml.config.text import ConfigError
 
+    most = most_restarts(restarts, supervise=supervise)
     flags = tuple(settings or ())
     try:
         job = with_options(load(config, flags), out=out, address=None, stage=stage)
@@ -110,7 +131,7 @@ def submit(
         given = [word for name, value in options.items() if value is not None for word in (name, value)]
         given += ["--change-optimizer"] if change_optimizer else []
         if supervise:
-            given += ["--supervise", "--restarts", str(restarts)]
+            given += ["--supervise", "--restarts", str(most)]
         order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
         typer.echo(f"uploading {order.folder} to {server.url}", err=True)
         where = f"{order.id} --address {server.url}"
@@ -123,7 +144,7 @@ def submit(
 
 def submitted(
     job: str, config: Path, settings: Settings = None, out: str | None = None, stage: str | None = None,
-    resume: str | None = None, supervise: Supervise = False, restarts: Restarts = MOST_RESTARTS,
+    resume: str | None = None, supervise: Supervise = False, restarts: Restarts = None,
     supervised: Supervised = False, change_optimizer: ChangeOptimizer = False,
 ) -> None:  # fmt: skip
     """The command that `submit` has a cluster run: `run`, with its results in the head's home folder."""
@@ -141,7 +162,7 @@ def submitted(
         given = [word for name, value in options.items() if value is not None for word in (name, value)]
         given += ["--change-optimizer"] if change_optimizer else []
         words = ["submitted", job, str(config), *(w for flag in flags for w in ("--set", flag)), *given]
-        start = supervisor_of(words, config.stem, place, restarts)
+        start = supervisor_of(words, config.stem, place, most_restarts(restarts, supervise=True))
     elif supervised:
         start = supervised_run(config.stem, place, change_optimizer=change_optimizer)
     # The user was asked when submitting it.
@@ -159,10 +180,10 @@ def status(
 ) -> None:
     """Show how far runs are: stage, clock, machines, clocks/s, spend, time left. Without an id: all jobs."""
     with sentences():
-        if run is not None and os.path.isdir(run):
+        if run is not None and (folder := folder_of(run)) is not None:
             from agileml.runs.status import read_status
 
-            _show_folder(read_status(Path(run)), as_json)
+            _show_folder(read_status(folder), as_json)
             return
         server = server_at(address)
         jobs = server.jobs() if run is None else [server.job(run)]
@@ -237,7 +258,11 @@ def logs(
     address: Address = None,
 ) -> None:
     """Print what a job has printed. With -f: until it ends; the exit code is then 1 if it failed."""
-    if os.path.isdir(run):
+    if (folder := folder_of(run)) is not None:
+        from agileml.runs.event_log import EVENTS
+
+        if not os.path.isfile(folder / EVENTS):
+            raise typer.BadParameter(f"{run} holds no run, expected the id of a job")
         raise typer.BadParameter(
             f"{run} is a folder: its run printed to its own terminal, and `proteus status {run}` says how it stands"
         )
@@ -276,10 +301,10 @@ def watch(
     from agileml.runs.report.view import MOST_NEWS
 
     with sentences():
-        if os.path.isdir(run):
-            if not os.path.isfile(Path(run) / EVENTS):
+        if (folder := folder_of(run)) is not None:
+            if not os.path.isfile(folder / EVENTS):
                 raise typer.BadParameter(f"{run} holds no run, expected a folder with {EVENTS}")
-            look = RunPage(Path(run), MOST_NEWS if freeze is None else MOST_TOLD).look
+            look = RunPage(folder, MOST_NEWS if freeze is None else MOST_TOLD).look
         else:
             server = server_at(address)
             server.job(run)
@@ -296,8 +321,8 @@ def stop(
 ) -> None:
     """End a run early, at its next cut, which becomes its result and its last checkpoint."""
     with sentences():
-        if os.path.isdir(run):
-            _stop_folder(Path(run), wait)
+        if (folder := folder_of(run)) is not None:
+            _stop_folder(folder, wait)
         else:
             _stop_job(run, server_at(address), wait)
 

@@ -18,6 +18,13 @@ k8s = typer.Typer(
     help="Manifests and an image for a RayCluster on Kubernetes' spot nodes.",
 )
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")  # KubeRay adds to it, and a label holds 63 characters
+PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"  # of an image's name
+LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"  # of DNS
+IMAGE = re.compile(
+    rf"(?:(?:localhost|{LABEL}(?:\.{LABEL})+|{LABEL}(?:\.{LABEL})*:[0-9]+)/)?{PART}(?:/{PART})*"
+    r"(?::[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127})?(?:@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-fA-F]{32,})?"
+)
+DOMAIN = re.compile(rf"(?=.{{1,253}}$){LABEL.replace('A-Z', '')}(?:\.{LABEL.replace('A-Z', '')})*")
 MEMORY = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
@@ -71,6 +78,7 @@ def template(
             "missing --image, expected the image that `proteus k8s image` prepares, in a registry"
         )
     _check_names(name, namespace)
+    _check_image(image, domain)
     if not MEMORY.fullmatch(memory):
         raise typer.BadParameter(f"--memory: found {memory!r}, expected an amount such as 16Gi")
     if max(reliable, spot) > most:
@@ -114,6 +122,17 @@ def _check_names(name: str, namespace: str) -> None:
             )
 
 
+def _check_image(image: str, domain: str) -> None:
+    if not IMAGE.fullmatch(image):
+        raise typer.BadParameter(
+            f"--image: found {image!r}, expected a name such as registry.example.com/team/proteus:1.0, in lower case"
+        )
+    if not DOMAIN.fullmatch(domain):
+        raise typer.BadParameter(
+            f"--domain: found {domain!r}, expected words of a-z, 0-9 and dash with dots between, such as cluster.local"
+        )
+
+
 @k8s.command()
 def image(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
@@ -123,15 +142,28 @@ def image(
     from bidbrain.kubernetes.image import CONSTRAINTS
 
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        is_new = not folder.exists()
+        if not is_new and (not folder.is_dir() or any(folder.iterdir())):
             raise typer.BadParameter(f"{folder} is there already, expected a new or empty folder")
-        wheel = build_wheel()
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / wheel.name).write_bytes(wheel.content)
-        (folder / CONSTRAINTS).write_text(wheel.constraints)
-        (folder / "Dockerfile").write_text(_dockerfile(wheel.name))
     except OSError as error:
-        raise typer.BadParameter(f"{folder} cannot be written: {error.strerror}") from None
+        raise typer.BadParameter(f"{folder} cannot be made a folder: {error.strerror}") from None
+    wheel = build_wheel()
+    files = {
+        wheel.name: wheel.content,
+        CONSTRAINTS: wheel.constraints.encode(),
+        "Dockerfile": _dockerfile(wheel.name).encode(),
+    }
+    for name, content in files.items():
+        try:
+            (folder / name).write_bytes(content)
+        except OSError as error:
+            for made in files:
+                (folder / made).unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+            typer.echo(f"proteus: {folder / name} cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(1) from None
     print(f"docker build -t IMAGE {folder} && docker push IMAGE")
 
 

@@ -17,7 +17,7 @@ LEAST_TOKEN = 16
 def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None, token_path: Path | None) -> None:
     """Serve the views of `look` until Ctrl-C; with `freeze`, write the present one to that file.
 
-    Raises BadParameter for a port or a file that cannot be used.
+    Raises BadParameter for a port or a token's file that cannot be used, Exit for a page that cannot be written.
     """
     if freeze is not None:
         from agileml.runs.folder import RunFolder, StorageError
@@ -25,7 +25,8 @@ def show(look: Callable[[], dict[str, Any]], port: int, freeze: Path | None, tok
         try:
             RunFolder.write_text(freeze, page(look()))
         except StorageError as error:
-            raise typer.BadParameter(str(error)) from None
+            typer.echo(f"proteus: {error}", err=True)
+            raise typer.Exit(1) from None
         print(freeze)
         return
     token = None if token_path is None else _token(token_path)

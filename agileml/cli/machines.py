@@ -32,6 +32,7 @@ Region = Annotated[
 JobName = Annotated[
     str | None, typer.Option("--job", help="With --aws: of this job alone.", show_default="of all jobs")
 ]
+WARNING_S = 30.0  # of a machine that the user ends
 SHORT = 12  # characters of a node's id that people get to see
 
 
@@ -61,6 +62,7 @@ def list_machines(
     """Show the machines: id, tier, allocation and address; on EC2 id, job, market, state and age."""
     with _sentences():
         if region is not None:
+            _refuse_address(address)
             _show(_tagged_in(region, job), _tagged_line, "no machine of ours in " + region, as_json)
         else:
             from agileml.cluster.nodes import ClusterNodes
@@ -79,8 +81,11 @@ def terminate(
     region: Region = None,
     job: JobName = None,
     warning_s: Annotated[
-        float, typer.Option(min=0, help="In a cluster: seconds for a run to move its work off.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            min=0, help="In a cluster: seconds for a run to move its work off.", show_default=f"{WARNING_S:g}"
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """End machines. In a cluster they get notice, and their Ray nodes end once nothing runs on them."""
@@ -89,6 +94,11 @@ def terminate(
         if region is not None:
             from bidbrain.aws import tagged
 
+            _refuse_address(address)
+            if warning_s is not None:
+                raise typer.BadParameter(
+                    "found --warning-s with --aws, expected it left out: EC2 ends machines at once"
+                )
             doomed = tagged.chosen(_tagged_in(region, job), wanted, every=every)
             if _agreed([_tagged_line(machine) for machine in doomed], yes):
                 tagged.terminate(_ec2(region), doomed)
@@ -98,10 +108,16 @@ def terminate(
 
         nodes = ClusterNodes(_cluster(address, job))
         going = chosen(nodes.all(), wanted, every=every)
+        notice_s = WARNING_S if warning_s is None else warning_s
         if _agreed([_node_line(node) for node in going], yes):
             for node in going:
-                nodes.terminate(node.machine.node_id, warning_s)
-            print(f"gave {len(going)} machines notice of {warning_s:g} s")
+                nodes.terminate(node.machine.node_id, notice_s)
+            print(f"gave {len(going)} machines notice of {notice_s:g} s")
+
+
+def _refuse_address(address: str | None) -> None:
+    if address is not None:
+        raise typer.BadParameter("found --address with --aws, expected one of them")
 
 
 def _cluster(address: str | None, job: str | None) -> str:

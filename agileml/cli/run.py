@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -43,13 +44,15 @@ Supervise = Annotated[
         help="Start the run again from its newest checkpoint when its process or Ray's head dies.",
     ),
 ]
+MOST_RESTARTS = 10
 Restarts = Annotated[
-    int,
+    int | None,
     typer.Option(
-        min=1, help="With --supervise: how often in a row, without a newer checkpoint, it starts again."
+        min=1,
+        help="With --supervise: how often in a row, without a newer checkpoint, it starts again.",
+        show_default=str(MOST_RESTARTS),
     ),
 ]
-MOST_RESTARTS = 10
 Resume = Annotated[
     str | None,
     typer.Option(
@@ -103,7 +106,7 @@ def run(
         bool, typer.Option("--yes", help="Do not ask before instances of a cloud are bought.")
     ] = False,
     supervise: Supervise = False,
-    restarts: Restarts = MOST_RESTARTS,
+    restarts: Restarts = None,
     supervised: Supervised = False,
 ) -> None:
     """Train a model on machines that come and go."""
@@ -111,14 +114,13 @@ def run(
     _exclude({"--dry-run": dry_run, "--address": address is not None}, {"--sequential": sequential})
     if replay is not None and not sequential:
         raise typer.BadParameter("found --replay without --sequential, expected both")
+    most = most_restarts(restarts, supervise=supervise)
     flags = tuple(settings or ())
     start = None
     if supervise:
         options = [*_words(flags, address, stage, resume), *(["--profile"] if profile else [])]
         options += ["--change-optimizer"] if change_optimizer else []
-        start = supervisor_of(
-            ["run", str(config), *options], config.stem, resume, restarts, overwrite=overwrite
-        )
+        start = supervisor_of(["run", str(config), *options], config.stem, resume, most, overwrite=overwrite)
     elif supervised:
         start = supervised_run(config.stem, resume, change_optimizer=change_optimizer)
     code = train(
@@ -135,6 +137,13 @@ def run(
         start=start,
     )
     raise typer.Exit(code)
+
+
+def most_restarts(given: int | None, *, supervise: bool) -> int:
+    """How often in a row a supervised run starts again. Raises BadParameter: given for one that is not supervised."""
+    if given is not None and not supervise:
+        raise typer.BadParameter("found --restarts without --supervise, expected both")
+    return MOST_RESTARTS if given is None else given
 
 
 def _exclude(some: dict[str, bool], other: dict[str, bool]) -> None:
@@ -276,12 +285,7 @@ def chaos(
 
     try:
         job = load(config, tuple(settings or ()))
-        if job.machines.reliable + job.machines.transient < 2 or job.machines.max < 3:
-            raise typer.BadParameter("chaos needs at least 2 machines, and machines.max of at least 3")
-        if job.plan or job.address or job.market:
-            raise typer.BadParameter(
-                "chaos makes its own plan and machines: leave out plan, address and market"
-            )
+        _check_chaos(job)
         folder = out or Path("runs") / f"chaos-{config.stem}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         from agileml.checkpoints.errors import CheckpointError
         from agileml.cli.chaos import run_chaos
@@ -298,6 +302,21 @@ def chaos(
         raise typer.Exit(1) from None
     print(verdict)
     raise typer.Exit(0 if verdict.is_good else 1)
+
+
+def _check_chaos(job: JobConfig) -> None:
+    """Raise BadParameter for a job that no random faults can strike."""
+    begin = job.machines.reliable + job.machines.transient
+    if begin < 2 or job.machines.max < 3:
+        raise typer.BadParameter(
+            f"machines: found {begin} and machines.max of {job.machines.max}, expected at least 2 and a max "
+            "of at least 3: chaos takes some away"
+        )
+    for key in ("plan", "address", "market"):
+        if getattr(job, key):
+            raise typer.BadParameter(
+                f"{key}: found it, expected a config without: chaos makes its own plan and machines"
+            )
 
 
 def report(
@@ -327,18 +346,24 @@ def draw_picture(folder: Path, picture: Path) -> None:
     """Draw machines and loss of the run in a folder to a file. Raises BadParameter."""
     from agileml.events.schema import SchemaError
     from agileml.runs.event_log import EVENTS, read_events
+    from agileml.runs.folder import StorageError
     from agileml.runs.report.picture import write_picture
 
     if picture.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(
             f"--picture: found {picture}, expected a name that ends in .svg, .png or .pdf"
         )
+    if not os.path.isdir(picture.parent) or os.path.isdir(picture):
+        raise typer.BadParameter(f"--picture: found {picture}, expected a new file in a folder that is there")
     try:
         drawn = write_picture(read_events(folder / EVENTS), picture)
     except SchemaError as error:
         raise typer.BadParameter(str(error)) from None
     except OSError as error:
         raise typer.BadParameter(f"{error.filename} cannot be opened: {error.strerror}") from None
+    except StorageError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        raise typer.Exit(1) from None
     if not drawn:
         raise typer.BadParameter(
             f"{folder} has nothing to draw yet, expected a run with machines and two clocks"

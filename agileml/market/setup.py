@@ -220,8 +220,12 @@ def _history(market: LocalMarketConfig) -> tuple[History, Interval, int]:
         window = Interval(train.start_s, start_s + market.hours * HOUR_S)
         return generate(rows, window, Character(market.character), market.seed), train, start_s
     assert isinstance(market, ReplayMarketConfig)
+    try:
+        asked = Interval.parse(market.train)
+    except ValueError as error:
+        raise ConfigError(str(error), key=("market", "train")) from None
     history = read_history(Path(path) for path in market.history)
-    train = Interval.parse(market.train).overlap(history.window)
+    train = asked.overlap(history.window)
     if not history.start_s <= start_s < history.end_s:
         raise ConfigError(
             f"found {market.start}, expected an instant within the history ({history.window})",

@@ -162,7 +162,7 @@ class RunFolder:
         digest = params_sha256(tables)
         model = tables if model is None else model
         metadata = {"params_sha256": digest}
-        with _replacing(self.path / name) as temporary:
+        with replacing(self.path / name) as temporary:
             if all(isinstance(value, np.ndarray) for value in model.values()):
                 contiguous = {key: np.ascontiguousarray(table) for key, table in model.items()}
                 save_file(contiguous, temporary, metadata=metadata)
@@ -177,7 +177,7 @@ class RunFolder:
         """optimizer.pt, for torch.load(weights_only=True). Raises StorageError."""
         import torch
 
-        with _replacing(self.path / OPTIMIZER) as temporary, temporary.open("wb") as file:
+        with replacing(self.path / OPTIMIZER) as temporary, temporary.open("wb") as file:
             try:
                 torch.save(state, file)
             except RuntimeError as error:  # torch's own, which hides the one of the disk
@@ -196,7 +196,7 @@ class RunFolder:
     @staticmethod
     def write_text(path: Path, text: str) -> None:
         """Replace one file, whole or not at all. Raises StorageError."""
-        with _replacing(path) as temporary:
+        with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
@@ -215,8 +215,8 @@ def new_folder(runs: Path, name: str) -> Path:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path; what is written there becomes `path` at once, or is removed."""
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary path; what is written there becomes `path` at once, or is removed. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import Market
 from bidbrain.instants import parse_instant, show_instant
 
@@ -187,16 +188,10 @@ def lines_of(ledger: Ledger) -> Iterator[str]:
 def write_ledgers(path: Path, ledgers: Iterable[Ledger]) -> int:
     """Write jobs one after the other; the file appears only when it is whole. Returns how many jobs."""
     count = 0
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as out:
-            for ledger in ledgers:
-                count += 1
-                out.writelines(line + "\n" for line in lines_of(ledger))
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8") as out:
+        for ledger in ledgers:
+            count += 1
+            out.writelines(line + "\n" for line in lines_of(ledger))
     return count
 
 

@@ -94,6 +94,17 @@ class Site(BaseModel):
             raise ValueError("expected each name once")
         return names
 
+    @field_validator("zones")
+    @classmethod
+    def _of_the_region(cls, zones: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        region = info.data.get("region")
+        for zone in zones:
+            place = location_of(zone)
+            # A kind of zone whose name says less is left to AWS.
+            if region is not None and place is not None and place.zone == zone and place.region != region:
+                raise ValueError(f"expected zones of {region}, which {zone} of {place.region} is not")
+        return zones
+
     @field_validator("image")
     @classmethod
     def _image(cls, image: str) -> str:

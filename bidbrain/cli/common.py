@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from bidbrain.history.prices import History
@@ -51,6 +53,8 @@ def pairs(values: list[str] | None, option: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for item in split(values):
         name, equals, text = item.partition("=")
+        if name in found:
+            raise typer.BadParameter(f"{option}: found {name} twice, expected it once")
         try:
             found[name] = float(text)
         except ValueError:
@@ -85,6 +89,8 @@ def numbers(values: list[str] | None, option: str) -> list[float]:
 
 def make_folder(path: Path) -> Path:
     """A folder to write into."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise typer.BadParameter(f"{path} is a file, expected a folder or a new name")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,15 +112,27 @@ def new_folder(path: Path) -> Path:
     raise AssertionError
 
 
-@contextmanager
-def writing(path: Path | None) -> Iterator[None]:
-    """Turn a file that cannot be written into one sentence, where its folder is missing before any work is done."""
-    if path is not None and not path.parent.is_dir():
+def unwritable(path: Path | str, error: OSError) -> TyperException:
+    """What becomes of results that cannot be written: one sentence, and exit code 1, as the input was good."""
+    return TyperException(f"{error.filename or path}: cannot be written ({error.strerror or error})")
+
+
+def check_place(path: Path) -> None:
+    """Raise BadParameter for a file in no folder, or where a folder is."""
+    if not os.path.isdir(path.parent):
         raise typer.BadParameter(f"{path}: cannot be written (there is no folder {path.parent})")
+    if os.path.isdir(path):
+        raise typer.BadParameter(f"{path} is a folder, expected the name of a file")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a file that cannot be written into one sentence, where it has no place before any work is done."""
+    check_place(path)
     try:
         yield
     except OSError as error:
-        raise typer.BadParameter(f"{path}: cannot be written ({error.strerror or error})") from None
+        raise unwritable(path, error) from None
 
 
 def load_history(paths: list[Path]) -> History:

@@ -22,6 +22,8 @@ def _objects(place: str) -> Objects:
     from bidbrain.live.keeping import FolderObjects
 
     if not place.startswith("s3://"):
+        if Path(place).exists() and not Path(place).is_dir():
+            raise typer.BadParameter(f"{place} is a file, expected a folder or s3://BUCKET/PREFIX")
         return FolderObjects(Path(place))
     from bidbrain.aws.calls import client
     from bidbrain.aws.objects import BucketObjects
@@ -38,19 +40,24 @@ def refresh(
     to: str = typer.Option(..., help=PLACE),
 ) -> None:
     """Begin from newer interruption bands: those of a download of AWS's Spot Instance Advisor."""
+    from bidbrain.cli.common import unwritable
     from bidbrain.live.cloud import CloudError
     from bidbrain.live.keeping import BANDS
     from bidbrain.risk.bands import SOURCE, BandsError, bands_of_advisor, show_bands
 
     try:
-        rows = bands_of_advisor(download.read_text("utf-8"), str(download))
-        _objects(to).put(BANDS, show_bands(rows).encode())
+        rows = bands_of_advisor(download.read_text("utf-8-sig"), str(download))
     except (OSError, UnicodeDecodeError) as error:
-        where = getattr(error, "filename", None) or download
         why = getattr(error, "strerror", None) or "not a text file"
-        raise typer.BadParameter(f"{where}: {why} (expected a download of {SOURCE})") from None
-    except (BandsError, CloudError) as error:
+        raise typer.BadParameter(f"{download}: {why} (expected a download of {SOURCE})") from None
+    except BandsError as error:
         raise typer.BadParameter(str(error)) from None
+    try:
+        _objects(to).put(BANDS, show_bands(rows).encode())
+    except CloudError as error:
+        raise typer.BadParameter(str(error)) from None
+    except OSError as error:
+        raise unwritable(f"{to}/{BANDS}", error) from None
     regions = len({region for region, _, _ in rows})
     print(f"{to}/{BANDS}: {len(rows)} types in {regions} regions")
 

@@ -73,13 +73,15 @@ def show(
     from rich.console import Console
     from rich.table import Table
 
-    from bidbrain.cli.common import prices_of, writing
+    from bidbrain.cli.common import check_place, prices_of, writing
     from bidbrain.instants import show_instant
     from bidbrain.report.market_summary import summarise_market
     from bidbrain.report.tables import show as shown
 
-    if out is not None and out.suffix != ".png":
-        raise typer.BadParameter(f"{out}: the name of a plot ends in .png")
+    if out is not None:
+        if out.suffix != ".png":
+            raise typer.BadParameter(f"{out}: the name of a plot ends in .png")
+        check_place(out)
     own = prices_of(on_demand, "--on-demand")
     chosen, others = _select(history, types, zones, product)
     span = _window(window, chosen, "--window")

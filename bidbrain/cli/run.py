@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bidbrain.accounts.ledger import Ledger, write_ledgers
-from bidbrain.cli.common import make_folder, new_folder
+from bidbrain.cli.common import make_folder, new_folder, unwritable
 from bidbrain.config import ConfigError, SimulateConfig, load_config
+from bidbrain.files.whole_file import write_text
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
 from bidbrain.history.readers import read_history
@@ -61,6 +62,9 @@ def parse_sweep(text: str) -> tuple[str, list[float]]:
         numbers = []
     if not equals or not numbers:
         raise ConfigError(f"sweep: {text!r} (expected KEY=V,V,V with numbers)")
+    for value in numbers:
+        if numbers.count(value) > 1:
+            raise ConfigError(f"sweep: found {key} = {value:g} twice in {text!r}, expected each value once")
     return key, numbers
 
 
@@ -165,6 +169,8 @@ def results_folder(settings: SimulateConfig) -> Iterator[Path]:
         folder = new_folder(Path("runs") / time.strftime("simulate-%Y%m%d-%H%M%S"))
     try:
         yield folder
+    except OSError as error:
+        raise unwritable(folder, error) from None
     finally:
         if is_new and not any(folder.iterdir()):
             folder.rmdir()
@@ -275,7 +281,5 @@ def run_sweep(
 
 def write_sweep(folder: Path, key: str, values: Sequence[float], tables: Sequence[Sequence[Row]]) -> None:
     """sweep_KEY.json: the rows of every value that is done."""
-    from bidbrain.report.tables import write_text
-
     grid = [{key: value, "table": as_objects(rows)} for value, rows in zip(values, tables, strict=False)]
     write_text(folder / f"sweep_{key}.json", json.dumps(grid, indent=1) + "\n")

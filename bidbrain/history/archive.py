@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import History
 from bidbrain.history.readers import COLUMNS, Row, read_rows
 from bidbrain.instants import show_instant
@@ -45,16 +46,10 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
         import zstandard
 
         data = zstandard.ZstdCompressor().compress(data)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as partial, partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     return count
 
 

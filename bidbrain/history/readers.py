@@ -30,15 +30,15 @@ class HistoryError(ValueError):
 
 
 def open_text(path: Path) -> io.TextIOBase:
-    """Text of a plain, .gz or .zst file (UTF-8)."""
+    """Text of a plain, .gz or .zst file: UTF-8, also with the mark of it that Excel writes first."""
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
     if path.suffix == ".zst":
         import zstandard
 
         raw = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
-        return io.TextIOWrapper(raw, encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def history_files(paths: Iterable[Path]) -> list[Path]:

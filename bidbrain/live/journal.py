@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from bidbrain.billing import Ending
+from bidbrain.files.line_file import RecordFile, RecordFormat
 from bidbrain.history.prices import Market
-from bidbrain.line_file import RecordFile, RecordFormat
 from bidbrain.live.cloud import Instance, InstanceNotice
 
 JOURNAL = "journal.jsonl"

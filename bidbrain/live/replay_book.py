@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from bidbrain.billing import Ending
-from bidbrain.line_file import RecordFile, RecordFormat
+from bidbrain.files.line_file import RecordFile, RecordFormat
 from bidbrain.live.cloud import Order
 
 BOOK = "played.jsonl"

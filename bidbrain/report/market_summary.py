@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import History, Market
 from bidbrain.instants import DAY_S, Interval
 from bidbrain.risk.eviction import MINUTES, EvictionTable
@@ -55,9 +56,8 @@ def summarise_market(
 
 def write_evictions(table: EvictionTable, path: Path) -> int:
     """market, delta, start instants, beta within the hour, median and mean; returns the number of rows."""
-    partial = path.with_name(path.name + ".partial")
     rows = 0
-    with partial.open("w", encoding="utf-8", newline="") as out:
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(
             ("market", "bid_delta_usd", "start_instants", "beta", "median_to_eviction_s", "mean_held_s")
@@ -69,5 +69,4 @@ def write_evictions(table: EvictionTable, path: Path) -> int:
                 held = round(table.mean_held_s[m, d, MINUTES], 3)
                 writer.writerow((market, delta / 1e6, table.starts[m], round(beta, 9), median, held))
                 rows += 1
-    partial.replace(path)
     return rows

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import jinja2
 
-from bidbrain.report.tables import show, write_text
+from bidbrain.files.whole_file import write_text
+from bidbrain.report.tables import show
 from bidbrain.simulate.experiment import Row
 
 HEADER = (

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from bidbrain.files.whole_file import whole_file
+
 SCHEME_COLOURS = {
     "on_demand": "#6b7280",
     "standard_checkpoint": "#2f6fb3",
@@ -67,6 +69,9 @@ def plain_ticks(axis: Axes) -> None:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG (no date in it: equal plots are equal files) and close the figure."""
-    figure.savefig(path, dpi=130, metadata={"Software": None})
-    plt.close(figure)
+    try:
+        with whole_file(path) as partial:
+            figure.savefig(partial, format="png", dpi=130, metadata={"Software": None})
+    finally:
+        plt.close(figure)
     return path

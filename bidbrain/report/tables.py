@@ -12,14 +12,8 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from bidbrain.files.whole_file import write_text
 from bidbrain.simulate.experiment import Pair, Row, as_json
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that appears only when it is whole."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, "utf-8")
-    partial.replace(path)
 
 
 def write_tables(folder: Path, rows: Sequence[Row], pairs: Sequence[Pair]) -> None:

@@ -38,8 +38,8 @@ class Forecast:
     """Jobs from several starts. Money in micro-dollars per job, without the head, disks and addresses.
 
     starts: all of them; costs, hours, evictions and pools are of those that finished. evictions: expected per job.
-    reason: of the first decision of the last job. holes: of the recording; no job starts in one. gone: a sentence for
-    each pool whose recording ends early.
+    reason: of the first decision of the last job. holes: of the recording; no job starts in one. gone: a sentence about
+    the pools that the recording lacks, and one for each pool whose recording ends early.
     """
 
     window: Interval
@@ -96,8 +96,14 @@ def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
         pools,
         next((each.reason for each in ledger.entries if each.reason), "nothing is bought"),
         history.holes,
-        own.history.gone_notes,
+        (*_missing_notes(setting, history), *own.history.gone_notes),
     )
+
+
+def _missing_notes(setting: Setting, history: History) -> tuple[str, ...]:
+    """A sentence about the pools of the job that the recording lacks, if there are any."""
+    missing = [str(each.market) for each in setting.listings if each.market not in history.steps]
+    return (f"the recording has no prices of {', '.join(missing)}: no figure counts them",) if missing else ()
 
 
 def _pools(setting: Setting, entries: Sequence[Entry], jobs: int) -> tuple[PoolShare, ...]:

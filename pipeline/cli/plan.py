@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.common import check_out, progress, whole, write_text
+from pipeline.cli.common import check_out, progress, whole, write_text, writing
 
 if TYPE_CHECKING:
     from pipeline.compare import Row
@@ -178,24 +178,33 @@ def _print_json(
 
 
 def _write_plan(out: Path, plan: Plan, rows: Sequence[Row], options: Options) -> None:
-    from pipeline.compare import plan_schedule, simulate_long
-    from pipeline.report.plans import draw_plan
-
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"{out} cannot be made: {error.strerror}") from None
     numbers = _numbers(plan, rows, options)
+    try:
+        _write_files(out, plan, numbers, options)
+    finally:
+        if not any(out.iterdir()):
+            out.rmdir()
+
+
+def _write_files(out: Path, plan: Plan, numbers: dict[str, Any], options: Options) -> None:
+    from pipeline.compare import plan_schedule, simulate_long
+    from pipeline.report.plans import draw_plan
+
     in_flight = numbers["in_flight_per_input_replica"]
     write_text(out / "plan.txt", plan.to_text())
     write_text(out / "schedule.txt", str(plan_schedule(plan, 6 * plan.workers, in_flight)))
     write_text(out / "plan.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
-    draw_plan(
-        plan,
-        simulate_long(plan, in_flight),
-        out / "plan.png",
-        optimizer_factor=options.optimizer_factor,
-    )
+    with writing(out / "plan.png"):
+        draw_plan(
+            plan,
+            simulate_long(plan, in_flight),
+            out / "plan.png",
+            optimizer_factor=options.optimizer_factor,
+        )
 
 
 def _topology(text: str) -> tuple[Topology, float | None, tuple[float, ...] | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.common import check_out, write_profile, write_text
+from pipeline.cli.common import check_out, new_folder, write_profile, write_text, writing
 
 if TYPE_CHECKING:
     from pipeline.profile.layers import Profile
@@ -120,7 +121,8 @@ def _train(job: Job, shape: StageShape, folder: Path, chosen: Planned | None, *,
     write_text(folder / "schedule.txt", str(lists))
     if chosen is not None and chosen.plan is not None:
         write_text(folder / "plan.txt", chosen.plan.to_text())
-    save_start(job, shape, folder)
+    with writing(folder):
+        save_start(job, shape, folder)
     begin = time.perf_counter()
     if sequential:
         tensors, reports = run_here(job, shape)
@@ -149,7 +151,8 @@ def _write_result(
 
     whole = {name: tensors.get(name, value) for name, value in job.traced.values.items()}
     sha = digest(whole)
-    write_tensors(folder / "model.safetensors", whole)
+    with writing(folder):
+        write_tensors(folder / "model.safetensors", whole)
     losses = minibatch_losses(reports, job.config.parts)
     summary = {
         "params_sha256": sha,
@@ -194,10 +197,10 @@ def _print_stages(job: Job, reports: list[WorkerReport], predicted: list[int], s
 
 def _job(config: Path, changes: list[str] | None) -> Job:
     import torch
-    import yaml
 
     from pipeline.run.config import read_config
     from pipeline.run.job import Job
+    from pipeline.yaml_text import YamlTextError, parse_yaml
 
     given = {}
     for change in changes or []:
@@ -205,9 +208,9 @@ def _job(config: Path, changes: list[str] | None) -> Job:
         if not sep:
             raise typer.BadParameter(f"--set takes key=value, found {change!r}")
         try:
-            given[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise typer.BadParameter(f"--set {key}: {value!r} is not YAML") from None
+            given[key] = parse_yaml(value, f"--set {key}: {value!r}")
+        except YamlTextError as error:
+            raise typer.BadParameter(str(error)) from None
     read = read_config(config, given)
     torch.set_num_threads(read.threads)
     return Job(read)
@@ -241,14 +244,17 @@ def _planned(job: Job, profile: Path | None) -> Planned:
 
 
 def _fresh_folder(out: Path | None) -> Path:
-    folder = out or Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise typer.BadParameter(f"{folder} is there already and not empty: name another folder")
+    if out is None:
+        return new_folder(Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S"))
+    if os.path.exists(out) and not os.path.isdir(out):
+        raise typer.BadParameter(f"{out} is a file; expected a folder or a new name")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if os.path.isdir(out) and any(out.iterdir()):
+            raise typer.BadParameter(f"{out} is there already and not empty: name another folder")
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise typer.BadParameter(f"{folder} cannot be made: {error.strerror}") from None
-    return folder
+        raise typer.BadParameter(f"{out} cannot be made: {error.strerror}") from None
+    return out
 
 
 class _Sentences:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.common import check_out, whole, write_text
+from pipeline.cli.common import check_out, whole, write_text, writing
 
 if TYPE_CHECKING:
     from pipeline.schedule.actions import Schedule
@@ -55,6 +55,8 @@ def schedule_command(
     from pipeline.schedule.versions import VersionsError
 
     check_out(out)
+    if out is not None and out.suffix != ".txt":
+        _check_picture(out)
     try:
         counts = [whole(part, "--replicas") for part in replicas.split("-")]
         ends = [whole(part, "--drains") for part in drains.split(",")] if drains else []
@@ -174,15 +176,21 @@ def _seconds(text: str | None, flag: str, counts: list[int], unit: float) -> lis
     return found
 
 
+def _check_picture(out: Path) -> None:
+    from pipeline.report.figure import PictureError, check_ending
+
+    try:
+        check_ending(out)
+    except PictureError as error:
+        raise typer.BadParameter(f"--out {error}, or .txt for text") from None
+
+
 def _write_schedule(out: Path, text: str, timeline: Timeline) -> None:
     if out.suffix == ".txt":
         write_text(out, text)
     else:
-        from pipeline.report.figure import PictureError
         from pipeline.report.plans import draw_timeline
 
-        try:
+        with writing(out):
             draw_timeline(timeline, out)
-        except PictureError as error:
-            raise typer.BadParameter(str(error)) from None
     print(f"Wrote {out}")

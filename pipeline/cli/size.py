@@ -43,17 +43,15 @@ def size(
 
 def load(path: Path) -> SizingConfig:
     """Read and check a config file. Raises typer.BadParameter with one sentence."""
-    import yaml
     from pydantic import ValidationError
 
     from pipeline.sizing.config import SizingConfig
+    from pipeline.yaml_text import YamlTextError, read_yaml
 
     try:
-        raw = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise typer.BadParameter(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raw = read_yaml(path)
+    except YamlTextError as error:
+        raise typer.BadParameter(str(error)) from None
     try:
         return SizingConfig.model_validate(raw)
     except ValidationError as error:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
+
+from pipeline.whole_file import write_text
 
 
 class ProfileError(ValueError):
@@ -237,10 +238,7 @@ def to_dict(profile: Profile) -> dict[str, Any]:
 
 def write(profile: Profile, path: str | Path) -> None:
     """Write a profile so that `read` gives it back; the file appears whole or not at all."""
-    path = Path(path)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(to_dict(profile), indent=1) + "\n")
-    os.replace(part, path)
+    write_text(Path(path), json.dumps(to_dict(profile), indent=1) + "\n")
 
 
 def _layer(raw: object, index: int) -> Layer:

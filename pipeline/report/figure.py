@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import matplotlib
@@ -11,7 +10,10 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
+
+from pipeline.whole_file import whole_file
 
 FORWARD, BACKWARD, WEIGHTS, IDLE = "#4C78A8", "#72B07A", "#A9CFAE", "#EDEDED"
 LINK = "#E0A33E"
@@ -19,22 +21,25 @@ STAGE_COLOURS = ("#4C78A8", "#72B07A", "#E0A33E", "#B56576", "#8E7CC3", "#5AAFB5
 
 
 class PictureError(ValueError):
-    """A picture that cannot be written; the message is one sentence."""
+    """A picture of no kind that can be drawn; the message is one sentence."""
+
+
+def check_ending(path: Path) -> None:
+    """Raise PictureError for the name of no kind of picture."""
+    if path.suffix.removeprefix(".").lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise PictureError(
+            f"{path}: found {path.suffix or 'no ending'!r}, expected a picture that ends in .png, .svg or .pdf"
+        )
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure under its name only when it is complete. Raises PictureError."""
-    ending = path.suffix.removeprefix(".").lower()
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise PictureError(
-            f"{path}: pictures end in .png, .svg or .pdf, found {path.suffix or 'no ending'!r}"
-        )
-    part = path.with_name(path.name + ".part")
+    """Write a figure under its name only when it is complete. Raises PictureError for its ending, OSError."""
+    check_ending(path)
     try:
-        figure.savefig(part, format=ending, dpi=160, bbox_inches="tight")
-        os.replace(part, path)
-    except OSError as error:
-        raise PictureError(f"{path} cannot be written: {error.strerror}") from None
+        with whole_file(path) as partial:
+            figure.savefig(
+                partial, format=path.suffix.removeprefix(".").lower(), dpi=160, bbox_inches="tight"
+            )
     finally:
         plt.close(figure)
 

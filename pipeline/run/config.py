@@ -6,8 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from pipeline.yaml_text import YamlTextError, read_yaml
 
 Whole = Annotated[int, Field(ge=0)]
 
@@ -137,11 +138,9 @@ def check_open(config: PipelineConfig) -> None:
 def read_config(path: Path, changes: dict[str, Any] | None = None) -> PipelineConfig:
     """The config of a YAML file, with some keys changed. Raises RunError, whose sentence names file and key."""
     try:
-        raw = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raw = read_yaml(path)
+    except YamlTextError as error:
+        raise RunError(str(error)) from None
     if not isinstance(raw, dict):
         raise RunError(f"{path} must be keys and values, found {type(raw).__name__}")
     try:

@@ -35,6 +35,7 @@ from pipeline.schedule.rules import update_members
 from pipeline.schedule.versions import Trace
 from pipeline.stages.cut import StageCode
 from pipeline.stages.layering import Fact
+from pipeline.whole_file import write_text
 
 CONFIG, SHAPE, START = "config.json", "shape.txt", "start.safetensors"
 NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early
@@ -58,9 +59,9 @@ def run_processes(job: Job, shape: StageShape, folder: Path) -> None:
 
 
 def save_start(job: Job, shape: StageShape, folder: Path) -> None:
-    """Write what a run begins with: config, stages, weights and buffers."""
-    (folder / CONFIG).write_text(job.config.model_dump_json())
-    (folder / SHAPE).write_text(shape_text(shape))
+    """Write what a run begins with: config, stages, weights and buffers. Raises OSError with the name of a file."""
+    write_text(folder / CONFIG, job.config.model_dump_json())
+    write_text(folder / SHAPE, shape_text(shape))
     write_tensors(folder / START, {name: value.clone() for name, value in job.traced.values.items()})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pipeline.run.sequential import run_sequential
 from pipeline.run.tensor_files import read_tensors
 from pipeline.run.worker import Worker, WorkSpan
 from pipeline.schedule.actions import Action, Kind
+from pipeline.whole_file import whole_file
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,5 @@ def minibatch_losses(reports: Sequence[WorkerReport], parts: int) -> list[float]
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    with whole_file(path) as partial:
+        partial.write_bytes(data)

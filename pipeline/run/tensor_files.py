@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pipeline.whole_file import whole_file
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors by name, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, part)
-    os.replace(part, path)
+    """Write tensors by name, whole or not at all. Raises OSError with the name of the file."""
+    with whole_file(path) as partial:
+        try:
+            save_file({name: value.detach().contiguous() for name, value in tensors.items()}, partial)
+        except SafetensorError as error:  # of a full disk, too
+            raise OSError(errno.EIO, str(error)) from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -13,9 +13,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from pipeline.topology.levels import Topology, TopologyError, parse_bytes
+from pipeline.yaml_text import YamlTextError, read_yaml
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,9 @@ class Machines:
 def read_topology(path: Path) -> Machines:
     """Read such a file. Raises TopologyError, whose sentence names the file and the key."""
     try:
-        raw = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise TopologyError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TopologyError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raw = read_yaml(path)
+    except YamlTextError as error:
+        raise TopologyError(str(error)) from None
     if not isinstance(raw, dict) or not isinstance(raw.get("levels"), list):
         raise TopologyError(f'{path}: expected the key "levels", a list of count and bytes_per_s')
     if unknown := sorted(set(raw) - {"levels", "memory", "device_speed"}):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,8 +60,6 @@ def stragglers(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each row.")] = False,
 ) -> None:
     """Simulate straggler schemes on patterns of slow workers; print a table and write numbers and a figure."""
-    import time
-
     from straggler.config import read_config
 
     try:
@@ -72,9 +76,8 @@ def stragglers(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    folder = out or Path("runs") / time.strftime("stragglers-%Y%m%d-%H%M%S")
-    _check_folder(folder)
-    _simulate(chosen, folder, as_json=as_json)
+    with _folder(out) as folder:
+        _simulate(chosen, folder, as_json=as_json)
 
 
 def _simulate(config: StragglerConfig, folder: Path, *, as_json: bool) -> None:
@@ -97,7 +100,8 @@ def _simulate(config: StragglerConfig, folder: Path, *, as_json: bool) -> None:
     try:
         write_report(folder, config, rows)
     except OSError as error:
-        raise typer.BadParameter(f"--out {folder} cannot be written: {error.strerror}") from error
+        where = error.filename or folder
+        raise TyperException(f"{where} cannot be written: {error.strerror or error}") from None
     console.print(f"{folder}/figure.png, summary.json, runs.csv", highlight=False, markup=False)
 
 
@@ -128,15 +132,48 @@ def _rows(config: StragglerConfig, console: Console) -> list[tuple[str, Row]]:
     return rows
 
 
-def _check_folder(folder: Path) -> None:
-    import os
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """Where the results go. A folder of our own is made now: commands that begin in one second get one each."""
+    if out is not None:
+        _check_folder(out)
+        yield out
+        return
+    folder = _new_folder(Path("runs") / time.strftime("stragglers-%Y%m%d-%H%M%S"))
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # of a command that ended without results
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+
+def _new_folder(path: Path) -> Path:
+    """A folder that was not there: this one, or it with a number."""
+    for number in count(1):
+        found = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            found.mkdir(parents=True)
+            return found
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise typer.BadParameter(f"{found} cannot be made a folder: {error.strerror}") from None
+    raise AssertionError
+
+
+def _check_folder(folder: Path) -> None:
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise typer.BadParameter(f"--out {folder} is a file; expected a folder or a new name")
+    try:
+        is_used = os.path.isdir(folder) and any(folder.iterdir())
+    except OSError as error:
+        raise typer.BadParameter(f"--out {folder} cannot be looked into: {error.strerror}") from None
+    if is_used:
         raise typer.BadParameter(f"--out {folder} holds something already; expected a new or empty folder")
     parent = folder.absolute().parent
-    while not parent.exists():
+    while not os.path.exists(parent):
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
         raise typer.BadParameter(f"--out {folder}: {parent} is not a folder that can be written to")
 
 

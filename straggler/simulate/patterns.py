@@ -271,7 +271,7 @@ class Trace(_EvenShares):
 def read_trace(path: str) -> Trace:
     """Read a `Trace`; raises ValueError, naming file and line, for anything that is not one."""
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"trace {path} cannot be read ({error}); expected a CSV file") from error

@@ -77,6 +77,15 @@ def test_ours_are_listed_and_ended_by_tag(
             ["terminate", "--aws", REGION],
             "found no machine to terminate, expected ids or --all, and not both",
         ),
+        (["list", "--address", "auto", "--aws", REGION], "found --address with --aws, expected one of them"),
+        (
+            ["terminate", "--all", "--address", "auto", "--aws", REGION],
+            "found --address with --aws, expected one of them",
+        ),
+        (
+            ["terminate", "--all", "--warning-s", "30", "--aws", REGION],
+            "found --warning-s with --aws, expected it left out: EC2 ends machines at once",
+        ),
         (["list", "--job", "a"], "--job: found it without --aws, expected both or neither"),
     ],
 )

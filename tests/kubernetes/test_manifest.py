@@ -401,6 +401,17 @@ def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[st
             "--memory: found 'lots', expected an amount such as",
         ),
         (["--cloud", "gke", "--image", "x", "--spot", "9", "--most", "8"], "found 9 pods from the beginning"),
+        *(
+            (
+                ["--cloud", "gke", "--image", name],
+                f"--image: found {name!r}, expected a name such as registry.",
+            )
+            for name in ("Team/proteus", "reg/p:1:2", "reg/p 1", "https://reg/p", "reg/p@sha256:12", "")
+        ),
+        (
+            ["--cloud", "gke", "--image", "x", "--domain", "Cluster_local"],
+            "--domain: found 'Cluster_local', expected",
+        ),
     ],
 )
 def test_bad_options_are_one_sentence(
@@ -409,6 +420,19 @@ def test_bad_options_are_one_sentence(
     code, out, err = command(capsys, "template", *words)
     assert (code, out) == (2, "")
     assert sentence in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "localhost:5000/p",
+        "123.dkr.ecr.us-east-1.amazonaws.com/team/p:1.0_x",
+        "eu.gcr.io/p@sha256:" + "0a" * 32,
+    ],
+)
+def test_the_names_that_registries_give_are_taken(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command(capsys, "template", "--cloud", "gke", "--image", name)
+    assert (code, name in out) == (0, True)
 
 
 def test_the_image_s_folder_holds_all_that_its_dockerfile_copies(

@@ -12,6 +12,7 @@ from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import chain, read, write
 from pipeline.schedule.actions import parse_schedule
 from pipeline.topology.file import read_topology
+from tests.agileml.runs.full_disk import files_of_at_most
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MODEL = """
@@ -141,6 +142,11 @@ def test_every_shipped_file_loads(path: Path) -> None:
         (("plan", "P", "--topology", "4x10", "--recompute", "x"), "never, auto or always"),
         (("plan", "P", "--topology", "4x10", "--machines", "a"), "whole numbers"),
         (("plan", "P", "--topology", "4x10", "--out", "/nowhere/else/x"), "does not exist"),
+        (("plan", "P", "--topology", "4x10", "--out", "P"), "p.json is a file; expected a folder"),
+        (
+            ("schedule", "--replicas", "1-1", "--out", "/dev/null/x.png"),
+            "/dev/null is a file; expected a folder",
+        ),
         (("schedule", "--replicas", "1-x"), "whole numbers"),
         (
             ("schedule", "--replicas", "1-1", "--policy", "x"),
@@ -158,7 +164,10 @@ def test_every_shipped_file_loads(path: Path) -> None:
             ("schedule", "--replicas", "1-1", "--policy", "zero-bubble", "--drains", "3"),
             "--drains is not for",
         ),
-        (("schedule", "--replicas", "1-1", "--out", "x.gif2"), "pictures end in"),
+        (
+            ("schedule", "--replicas", "1-1", "--out", "x.gif2"),
+            "expected a picture that ends in .png, .svg or .pdf, or .txt for text",
+        ),
         (("profile", "nowhere.module:f"), "cannot be imported"),
         (("profile", "F:nope"), "no function"),
         (("profile", "F:nothing"), "must return"),
@@ -169,7 +178,6 @@ def test_every_shipped_file_loads(path: Path) -> None:
         (("profile", ":make"), "no name of a module"),
         (("profile", ".models:make"), "no name of a module"),
         (("profile", "F:make", "--repeats", "1", "--out", "/"), "/ is a folder"),
-        (("profile", "F:make", "--repeats", "1", "--out", "/proc/p.json"), "/proc/p.json cannot be written"),
         (("profile", "F:make", "--device", "cuda:77"), "cannot be used"),
         (("size", "nowhere.yaml"), "cannot be read"),
     ],
@@ -184,10 +192,49 @@ def test_bad_input_is_one_line_and_exit_code_2(
         for a in arguments
     ]
     assert run(*replaced) == 2
-    error = capsys.readouterr().err.strip()
+    printed, error = capsys.readouterr()
+    assert printed == ""
+    error = error.strip()
     assert words in error
     assert "\n" not in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("plan", "P", "--topology", "4x10", "--out", "O"), "plan.txt"),
+        (("schedule", "--replicas", "1-1", "--out", "O.png"), ".png"),
+        (("schedule", "--replicas", "1-1", "--out", "O.txt"), ".txt"),
+        (("profile", "F:make", "--repeats", "1", "--out", "O.json"), ".json"),
+    ],
+)
+def test_a_full_disk_is_one_line_exit_code_1_and_leaves_nothing(
+    arguments, name: str, profile: Path, tmp_path: Path, capsys
+) -> None:
+    (tmp_path / "small_model.py").write_text(MODEL)
+    out = tmp_path / "results"
+    out.mkdir()
+    places = {"P": str(profile), "F": str(tmp_path / "small_model.py"), "O": str(out / "found")}
+    words = [places.get(a[:1], a[:1]) + a[1:] if a[:1] in places else a for a in arguments]
+    with files_of_at_most(10):
+        assert run(*words) == 1
+    line = capsys.readouterr().err.splitlines()[-1]  # after the empty line of a progress bar
+    assert line.startswith(f"proteus: {out}/found")
+    assert f"{name} cannot be written: File too large" in line
+    assert list(out.iterdir()) == []
+
+
+def test_a_key_that_comes_twice_is_refused(profile: Path, tmp_path: Path, capsys) -> None:
+    machines, questions = tmp_path / "machines.yaml", tmp_path / "sizing.yaml"
+    machines.write_text("levels:\n  - {count: 4, bytes_per_s: 1.0e9}\nmemory: 1GB\nmemory: 2GB\n")
+    assert run("plan", profile, "--topology", machines) == 2
+    assert (
+        f"{machines} line 4: memory comes twice, first in line 3; expected it once" in capsys.readouterr().err
+    )
+    questions.write_text("name: a\nname: b\n")
+    assert run("size", questions) == 2
+    assert f"{questions} line 2: name comes twice, first in line 1" in capsys.readouterr().err
 
 
 def test_a_model_file_imports_its_neighbours(tmp_path: Path, capsys) -> None:

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from agileml.cli import main
 from straggler.config import StragglerConfig, read_config
+from tests.agileml.runs.full_disk import files_of_at_most
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs").glob("stragglers_*.yaml"))
 SMALL = ["--workers", "8", "--iterations", "3", "--units", "40", "--seeds", "2"]
@@ -100,6 +103,8 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         (["--pattern", "sleepy"], "", "pattern 'sleepy' is unknown; expected one of none, slow-worker"),
         (["--schemes", "bsp fast"], "", "scheme 'fast' is unknown; expected one of bsp"),
         (["--schemes", ""], "", "options: schemes"),
+        (["--schemes", "bsp ssp:1 bsp"], "", "schemes: found bsp twice; expected each once"),
+        (["--pattern", "none", "--pattern", "none"], "", "patterns: found none twice; expected each once"),
         (["--workers", "0"], "", "options: workers is 0"),
         (["--workers", "4", "--machines", "8"], "", "4 workers on 8 machines"),
         (
@@ -112,6 +117,11 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         ([], "flexrr: {initail: 0.1}", "c.yaml: flexrr.initail is no key; expected one of average_weight"),
         ([], "flexrr: {initial: much}", "c.yaml: flexrr.initial is 'much'"),
         ([], "workers: [1", "c.yaml is not YAML"),
+        (
+            [],
+            "seed: 1\nflexrr: {}\nseed: 2",
+            "c.yaml line 3: seed comes twice, first in line 1; expected it once",
+        ),
         ([], "- 1", "c.yaml holds list"),
         ([], "network: {loss: 1}", "c.yaml: network.loss is 1"),
         ([], "departures: [{at_s: 1}]", "c.yaml: departures.0 name either a worker or a machine"),
@@ -134,9 +144,39 @@ def test_bad_input_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_full_disk_is_one_sentence_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found"
+    with files_of_at_most(10):
+        assert run([*SMALL, "--schemes", "bsp", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"proteus: {out} cannot be written: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As two that a loop of the shell puts into the background; one that fails leaves none."""
+    monkeypatch.chdir(tmp_path)
+    clock = SimpleNamespace(strftime=lambda text: text.replace("%Y%m%d-%H%M%S", "now"))
+    monkeypatch.setattr(sys.modules["straggler.cli.stragglers"], "time", clock)  # a function has its name
+    for seed in ("1", "2"):
+        assert run([*SMALL, "--schemes", "bsp", "--seed", seed]) == 0
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert [folder.name for folder in folders] == ["stragglers-now", "stragglers-now-2"]
+    assert [read_config(folder / "config.yaml").seed for folder in folders] == [1, 2]
+    with files_of_at_most(10):
+        assert run([*SMALL, "--schemes", "bsp"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert sorted((tmp_path / "runs").iterdir()) == folders
+
+
 def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").write_text("kept")
     assert run([*SMALL, "--out", str(tmp_path / "old")]) == 2
     assert "holds something already" in capsys.readouterr().err
     assert (tmp_path / "old" / "file").read_text() == "kept"
+    assert run([*SMALL, "--out", str(tmp_path / "old" / "file")]) == 2
+    assert "file is a file; expected a folder or a new name" in capsys.readouterr().err

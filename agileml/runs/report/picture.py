@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 
 from agileml.events.run import RunRestarted
 from agileml.events.schema import Log, of_type
+from agileml.runs.folder import replacing
 from agileml.runs.lanes import Lane, MachineLanes
 from agileml.runs.report.series import Series
 from agileml.runs.thinning import clocks_of
@@ -118,11 +119,12 @@ def lanes_and_loss(log: Log) -> Figure | None:
 
 
 def write_picture(log: Log, path: Path) -> bool:
-    """Draw `lanes_and_loss` to a file, by its ending; False where there is nothing to draw. Raises OSError."""
+    """Draw `lanes_and_loss` to a file, by its ending; False where there is nothing to draw. Raises StorageError."""
     figure = lanes_and_loss(log)
     if figure is None:
         return False
-    with matplotlib.rc_context(STYLE):
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, dpi=160, metadata=metadata)
+    with matplotlib.rc_context(STYLE), replacing(path) as temporary:
+        kind = path.suffix.removeprefix(".")
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(temporary, format=kind, dpi=160, metadata=metadata)
     return True

@@ -36,10 +36,19 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"machines": {"reliable": 1, "transient": 0, "max": 4}}, "chaos needs at least 2 machines"),
-        ({"machines": {"reliable": 1, "transient": 1, "max": 2}}, "machines.max of at least 3"),
-        ({"plan": [{"at_clock": 3, "kill": 1}]}, "leave out plan, address and market"),
-        ({"address": "10.0.0.1:1"}, "leave out plan, address and market"),
+        (
+            {"machines": {"reliable": 1, "transient": 0, "max": 4}},
+            "machines: found 1 and machines.max of 4, expected at least 2",
+        ),
+        (
+            {"machines": {"reliable": 1, "transient": 1, "max": 2}},
+            "found 2 and machines.max of 2, expected at least 2 and a max of",
+        ),
+        (
+            {"plan": [{"at_clock": 3, "kill": 1}]},
+            "plan: found it, expected a config without: chaos makes its own plan",
+        ),
+        ({"address": "10.0.0.1:1"}, "address: found it, expected a config without: chaos makes its own"),
         ({"data": {"kind": "nothing"}}, "data.kind"),
     ],
 )

@@ -83,6 +83,7 @@ MISTAKES = [
     (["job.yaml", "--set", "data={kind: npz, path: nan.npz}"], "--set data={kind: npz, path: nan.npz}: data.path: "),
     (["job.yaml", "--set", "data={kind: npz, path: empty}"], "--set data={kind: npz, path: empty}: data.path: "),
     (["job.yaml", "--set", "application=json:Nothing"], "--set application=json:Nothing: application: "),
+    (["job.yaml", "--restarts", "3"], "found --restarts without --supervise, expected both"),
     (["job.yaml", "--stage", "4"], "--stage: found '4', expected auto, thresholds, 1, 2 or 3"),
     (["job.yaml", "--address", "127.0.0.1:1"], "address: nobody listens at 127.0.0.1:1 (Connection refused)"),
     (["job.yaml", "--address", "here"], "address: found 'here', expected host:port, http://host:port or auto"),
@@ -162,6 +163,20 @@ def test_a_place_that_the_system_refuses_is_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("proteus: ") and sentence in line
     assert os.listdir(tmp_path) == ["job.yaml"]
+
+
+@pytest.mark.parametrize("command", [["--version"], ["configs"], ["run", "--help"]])
+def test_output_without_room_is_one_sentence(command: list[str], tmp_path: Path) -> None:
+    """Whether it is written at once or kept until the end."""
+    environment = os.environ | {"PYTHONPATH": str(CONFIGS.parent)}
+    environment.pop("PYTHONUNBUFFERED", None)
+    for kept in ({}, {"PYTHONUNBUFFERED": "1"}):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [*PROTEUS, *command], stdout=full, stderr=subprocess.PIPE, text=True, env=environment | kept
+            )
+        assert done.stderr == "proteus: the output cannot be written: No space left on device\n"
+        assert done.returncode == 1
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:

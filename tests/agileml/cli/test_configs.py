@@ -9,6 +9,7 @@ import pytest
 from agileml.cli.configs import examples
 from agileml.config.job import load
 from tests.agileml.cli.called import proteus
+from tests.agileml.runs.full_disk import files_of_at_most
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -45,3 +46,7 @@ def test_they_are_copied_and_own_files_stay(
     assert load("configs/demo.yaml").clocks == 1000
     (tmp_path / "file").touch()
     assert proteus("configs", "--copy", "file") == 2
+    with files_of_at_most(10):
+        assert proteus("configs", "--copy", "full") == 1
+    assert "full/configs/aws.yaml could not be written: File too large" in capsys.readouterr().err
+    assert list((tmp_path / "full" / "configs").iterdir()) == []

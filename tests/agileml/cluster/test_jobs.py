@@ -149,7 +149,16 @@ def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path) -> None:
     [
         (["stop", "{out}"], "{out} belongs to process"),
         (["status", "{tmp}"], "{tmp} holds no run"),
-        (["logs", "{tmp}"], "{tmp} is a folder: its run printed to its own terminal"),
+        (["logs", "{tmp}"], "{tmp} holds no run, expected the id of a job"),
+        *(
+            ([command, place], f"{place} {what}, expected the id of a job or the folder of a run")
+            for command in ("status", "logs", "watch", "stop")
+            for place, what in (("{tmp}/file", "is a file"), ("{tmp}/none", "does not exist"))
+        ),
+        (
+            ["submit", "configs/mlr.yaml", "--restarts", "3"],
+            "found --restarts without --supervise, expected both",
+        ),
         (
             ["submit", "configs/mlr.yaml", "--address", "127.0.0.1:1"],
             "address: nobody listens at 127.0.0.1:1",
@@ -169,6 +178,7 @@ def test_what_cannot_be_done_is_one_sentence(
         (out / "summary.json").unlink()
         pretend(out, host="elsewhere")
         capsys.readouterr()
+    (tmp_path / "file").touch()
     names = {"out": str(out), "tmp": str(tmp_path)}
     with pytest.raises(SystemExit) as left:
         main([argument.format(**names) for argument in arguments])

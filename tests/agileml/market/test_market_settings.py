@@ -39,6 +39,10 @@ def test_a_paced_machine_is_as_fast_as_its_vcpus() -> None:
         ({"job_vcpus": 16, "cap": 1.0}, "market.job_vcpus: found 16, and with cap 1 not even one machine of 32 vCPUs"),
         ({"kind": "replay", "history": ["nowhere.csv"], "train": "2016-04-01/2016-05-01", "start": "2016-05-01"},
          "market: nowhere.csv: no such file"),
+        ({"kind": "replay", "history": ["nowhere.csv"], "train": "2016-04-01", "start": "2016-05-01"},
+         "market.train: '2016-04-01' is not an interval (expected FROM/TO, as 2016-02-25T13:00Z/2016-03-26)"),
+        ({"kind": "replay", "history": ["nowhere.csv"], "train": "2016-04-01/2016-03-01", "start": "2016-05-01"},
+         "market.train: the interval 2016-04-01/2016-03-01 ends before it starts"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_before_anything_starts(market: dict[str, Any], sentence: str) -> None:

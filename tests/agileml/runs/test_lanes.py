@@ -20,6 +20,7 @@ from agileml.events.schema import Logged, RunEvent
 from agileml.events.terms import Loss, Tier
 from agileml.runs.event_log import EVENTS, EventLog
 from agileml.runs.report.picture import lanes_and_loss, lanes_of
+from tests.agileml.runs.full_disk import files_of_at_most
 
 STORY: list[tuple[float, RunEvent]] = [
     (0.0, RunStarted("job", {}, 0.0, Process("here", 7, 1.0))),
@@ -81,3 +82,10 @@ def test_the_command_draws_it_and_says_what_it_cannot(tmp_path: Path) -> None:
     assert (tmp_path / "lanes.svg").read_bytes() == again  # the same events, the same file
     assert CliRunner().invoke(app, ["report", str(tmp_path), "--picture", "lanes.doc"]).exit_code == 2
     assert CliRunner().invoke(app, ["report", str(tmp_path / "no"), "--picture", "lanes.svg"]).exit_code == 2
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--picture", str(tmp_path / "no" / "lanes.svg")])
+    assert (done.exit_code, "expected a new file in a folder" in done.output) == (2, True)
+    with files_of_at_most(10):
+        done = CliRunner().invoke(app, ["report", str(tmp_path), "--picture", str(tmp_path / "new.svg")])
+    assert done.exit_code == 1
+    assert "new.svg could not be written: File too large" in done.output
+    assert not [path for path in tmp_path.iterdir() if "new.svg" in path.name]

@@ -61,6 +61,15 @@ def test_what_is_refused(regions: dict[str, Any], more: dict[str, Any], why: str
     assert why in str(found.value) and found.value.errors()[0]["loc"][0] == "regions"
 
 
+def test_zones_are_of_the_region_that_is_named() -> None:
+    with pytest.raises(
+        ValidationError, match="zones of us-east-1, which eu-west-1a of eu-west-1 is not"
+    ) as found:
+        site({}, zones=["us-east-1a", "eu-west-1a"])
+    assert found.value.errors()[0]["loc"] == ("zones",)
+    assert site({}, zones=["us-east-1a", "us-east-1-bos-1a"]).zones[1] == "us-east-1-bos-1a"  # a local zone
+
+
 def test_a_stack_may_buy_every_type_in_every_zone_of_its_regions() -> None:
     limits = Limits(site=WIDE, machines=2, job_micro_usd=1_000_000)
     again = Limits.parsed(limits.text(), "limits.json")

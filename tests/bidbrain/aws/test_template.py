@@ -171,7 +171,7 @@ def test_a_bucket_of_the_users_own_is_neither_made_nor_removed() -> None:
 
 
 def test_china_has_other_names_for_the_same() -> None:
-    china = names_of(Site(**{**SITE.model_dump(), "region": "cn-north-1"}), "1")
+    china = names_of(Site(**{**SITE.model_dump(), "region": "cn-north-1", "zones": ("cn-north-1a",)}), "1")
     policy = json.dumps(role_policy(china, "HeadRole", SITE.bought_types, THERE.image))
     assert "arn:aws-cn:iam::1:role/proteus-demo-node" in policy and "ec2.amazonaws.com.cn" in policy
     assert "arn:aws:" not in policy

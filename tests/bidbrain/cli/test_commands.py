@@ -137,7 +137,7 @@ def test_results_have_a_folder_before_they_are_worked_for(capsys, history: Path,
     (tmp_path / "file").touch()
     never = ("--job-hours", 2, "--schemes", f"{__name__}:Stops", "--boot-s", 200)
     code, _, error = simulate(capsys, history, tmp_path / "file", *never)
-    assert code == 2 and "file: cannot be made a folder" in error
+    assert code == 2 and "file is a file, expected a folder or a new name" in error
     assert "no more" in simulate(capsys, history, tmp_path / "new", *never)[2]
     assert not (tmp_path / "new").exists()
 
@@ -229,6 +229,11 @@ def test_our_configs_load(name: str) -> None:
         (["--cap", "inf"], "cap: Input should be"),
         (["--deadline", "inf"], "deadline: Input should be"),
         (["--min-delta", "inf"], "min_delta: Input should be"),
+        (["--on-demand", "c4.xlarge=1,c4.xlarge=2"], "--on-demand: found c4.xlarge twice, expected it once"),
+        (
+            ["--sweep", "boot_s=60,120,60"],
+            "sweep: found boot_s = 60 twice in 'boot_s=60,120,60', expected each",
+        ),
         (
             ["--on-demand", "c4.xlarge=1e25"],
             "c4.xlarge is 1e+25, expected a figure above 0, at most 1,000,000",
@@ -255,6 +260,9 @@ def test_bad_input_is_one_sentence(
         ("stars: 3", "unknown key 'stars'"),
         ("- a", "expected keys with values"),
         ("a: [", "not YAML"),
+        ("seed: 1\nstarts: 3\nseed: 2", "c.yaml line 3: seed comes twice, first in line 1"),
+        ("vcpus: {c4.xlarge: 4, c4.xlarge: 8}", "c.yaml line 1: c4.xlarge comes twice"),
+        ("train: 2016-13-45", "has a value that is not what it looks like (month must be in 1..12"),
         ("starts: many", "starts: Input should be a valid integer"),
     ],
 )

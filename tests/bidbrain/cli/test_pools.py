@@ -46,6 +46,11 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     code, text = told("refresh", wrong, "--to", tmp_path)
     assert code == 2
     assert "not the Spot Instance Advisor's data" in text
+    for command in (("show", wrong), ("refresh", wrong, "--to", wrong)):
+        wrong.write_text('{"spot_advisor": {"us-east-1": {"Linux": {"c5.xlarge": {"s": 1, "r": 4}}}}}')
+        code, text = told(*command)
+        assert code == 2
+        assert "wrong.json is a file, expected a folder or s3://BUCKET/PREFIX" in text
     code, text = told("show", "s3://bucket")
     assert code == 2
     assert "expected s3://BUCKET/PREFIX" in text

@@ -83,11 +83,17 @@ def test_a_market_without_a_price_in_the_window_has_no_figures(capsys, tmp_path:
         ),
         (["generate", "none/a.csv"], "none/a.csv: cannot be written (there is no folder none)"),
         (["show", "none.csv", "--out", "plot.foo"], "plot.foo: the name of a plot ends in .png"),
+        (["show", "none.csv", "--out", "none/plot.png"], "there is no folder none"),
+        (["generate", "folder.csv"], "folder.csv is a folder, expected the name of a file"),
         (["show", "none.csv"], "no such file"),
         (["fetch", "a.txt"], "ends in .csv"),
     ],
 )
-def test_bad_prices_commands(capsys, arguments: list[str], sentence: str) -> None:
+def test_bad_prices_commands(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
     code, _, error = proteus(capsys, "prices", *arguments)
     assert code == 2
     assert sentence in error
@@ -97,7 +103,10 @@ def test_files_that_cannot_be_written_are_one_sentence(capsys, turbulent, tmp_pa
     history = tmp_path / "made.csv"
     write_rows(history, rows_of(turbulent))
     (tmp_path / "t.csv.partial").mkdir()
-    for command in (["show", "--out", "none/p.png"], ["evictions", "--out", tmp_path / "t.csv"]):
+    for command, wanted in (
+        (["show", "--out", "none/p.png"], 2),  # there is no such folder: nothing is begun
+        (["evictions", "--out", tmp_path / "t.csv"], 1),
+    ):
         code, _, error = proteus(capsys, "prices", command[0], history, *command[1:])
-        assert (code, error.count("\n")) == (2, 1)
+        assert (code, error.count("\n")) == (wanted, 1)
         assert f"{command[2]}: cannot be written (" in error

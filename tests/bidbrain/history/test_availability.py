@@ -28,6 +28,19 @@ def test_both_formats_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "0,add,n1\n310000,add,n2\n700000,remove,n1\n"),
+        ("a.json", '{"metadata": {"gap_seconds": 300}, "data": [1, 1, 2]}'),
+    ],
+)
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8-sig")
+    assert read_trace(path).counts.tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
         ("a.json", "{", "line 1: not JSON"),

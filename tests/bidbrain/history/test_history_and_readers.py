@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bidbrain.history.archive import append_rows, rows_of, write_rows
 from bidbrain.history.prices import NEVER_S, Market, Steps, find_holes
-from bidbrain.history.readers import HistoryError, read_history, read_rows
+from bidbrain.history.readers import HistoryError, open_text, read_history, read_rows
 from bidbrain.instants import Interval, parse_instant
 
 HEADER = "timestamp,instance_type,availability_zone,product,price\n"
@@ -189,6 +189,18 @@ def test_files_that_are_no_history(tmp_path: Path, name: str, data: bytes, sente
     path.write_bytes(data)
     with pytest.raises(HistoryError, match=sentence):
         read_history([path])
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
+def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path: Path, name: str) -> None:
+    """It begins with a byte-order mark."""
+    path = tmp_path / name
+    write_rows(path, [(10, "m", "z", "L", 5)])
+    with open_text(path) as text:
+        marked = ("\ufeff" + text.read()).encode()
+    pack = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(marked))
+    assert list(read_rows(path)) == [(10, "m", "z", "L", 5)]
 
 
 def test_missing_files_and_empty_folders(tmp_path: Path) -> None:

@@ -33,6 +33,15 @@ def test_jobs_that_do_not_finish_are_counted_and_not_averaged() -> None:
     assert found.pools[0].machine_h == pytest.approx(alone.pools[0].machine_h, rel=0.01)
 
 
+def test_a_pool_that_the_recording_lacks_is_said() -> None:
+    setting, history = setting_of([(0, CHEAP)])
+    listing = setting.listings[0]
+    other = replace(listing, market=replace(listing.market, zone="us-east-1b"))
+    found = forecast(replace(setting, listings=(listing, other)), SCHEME, history)
+    assert found.gone == ("the recording has no prices of c4.xlarge@us-east-1b: no figure counts them",)
+    assert forecast(setting, SCHEME, history).gone == ()
+
+
 def test_a_recording_in_which_no_job_finishes_is_too_short() -> None:
     setting, history = setting_of([(0, DEAR), (39 * HOUR, CHEAP)])
     with pytest.raises(ValueError, match="none of 10 jobs finishes within it"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from agileml.cli import main
 from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import read, write
 from pipeline.run.tensor_files import read_tensors
+from tests.agileml.runs.full_disk import files_of_at_most
 
 TRAINING = "tests.pipeline.run.training:mlp"
 
@@ -86,6 +90,7 @@ def test_processes_have_the_bits_of_one_that_replays_them(
         ("plan=nowhere.txt", "nowhere.txt cannot be read"),
         ("recompute=auto", "recompute auto goes by memory"),
         ("replicas=[2,", "--set replicas: '[2,' is not YAML"),
+        ("optimizer={kind: SGD, lr: 1, lr: 2}", "line 1: lr comes twice"),
         ("optimizer={kind: Fast}", "torch.optim has no optimizer 'Fast'"),
         ("optimizer={kind: SGD, rate: 1}", "SGD does not take"),
         ("training=tests.pipeline.run.training:nothing", "has no function 'nothing'"),
@@ -101,6 +106,44 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the first is still empty."""
+    monkeypatch.chdir(tmp_path)
+    clock = SimpleNamespace(strftime=lambda text: "pipeline-now", perf_counter=time.perf_counter)
+    monkeypatch.setattr("pipeline.cli.run_pipeline.time", clock)
+    (tmp_path / "runs" / "pipeline-now").mkdir(parents=True)
+    assert run("run", config, "--sequential", "--set", "stages=2") == 0
+    assert list((tmp_path / "runs" / "pipeline-now").iterdir()) == []
+    assert (tmp_path / "runs" / "pipeline-now-2" / "summary.json").is_file()
+
+
+def test_a_full_disk_is_one_sentence_and_exit_code_1(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with files_of_at_most(1000):  # plan and schedule have room, the weights have not
+        assert run("run", config, "--sequential", "--set", "stages=2", "--out", out) == 1
+    assert re.fullmatch(
+        rf"proteus: {out}/\S+\.safetensors cannot be written: .*File too large.*\n", capsys.readouterr().err
+    )
+    assert not [path for path in out.iterdir() if "safetensors" in path.name]
+
+
+def test_a_key_that_comes_twice_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = config.read_text().rstrip("\n").count("\n") + 1
+    config.write_text(config.read_text().rstrip("\n") + "\nseed: 1\nseed: 2\n")
+    assert run("run", config, "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert (
+        f"{config} line {lines + 2}: seed comes twice, first in line {lines + 1}; expected it once" in error
+    )
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +178,7 @@ def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
         assert run("run", "--sequential", "--replay", tmp_path, *other, "--out", tmp_path / "run") == 2
         assert "a replay is the run as it was" in capsys.readouterr().err
     assert run("run", config, "--out", config) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert f"{config} is a file; expected a folder or a new name" in capsys.readouterr().err
 
 
 def test_a_plan_or_profile_of_something_else_is_refused(

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from straggler.flexrr.groups import machine_of
 from straggler.flexrr.protocol import FlexRrParameters
 from straggler.simulate.engine import Simulation
 from straggler.simulate.outcome import Counted, Departure, Network
-from straggler.simulate.patterns import Cluster, parse_pattern
+from straggler.simulate.patterns import Cluster, parse_pattern, read_trace
 from straggler.simulate.policies import PoolPolicy
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme, run_scheme
@@ -279,6 +280,13 @@ def test_schemes_print_and_parse(text: str) -> None:
 def test_unknown_names_are_named(parse, text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse(text)
+
+
+def test_a_trace_that_a_spreadsheet_saved_is_read(tmp_path: Path) -> None:
+    """It begins with a byte-order mark, before the name of the first column."""
+    path = tmp_path / "trace.csv"
+    path.write_text("seconds,worker\n1,a\n3,a\n", encoding="utf-8-sig")
+    assert read_trace(str(path)).median_s == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.line_file import LineFile
+from bidbrain.files.line_file import LineFile
 from bidbrain.live.journal import Closing, Draining, Journal, Opened, Worked, read_journal
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
