@@ -3,7 +3,7 @@
     python benchmarks/bench_uneven.py [--quick] [--rounds 3]
 
 Machines stand for slower ones by pauses to absolute deadlines (`pace`), so that two cores are enough for many: what
-is compared are shares of work and waiting, not arithmetic. They are threads of this process and talk by real sockets.
+is compared are shares of work and waiting, not arithmetic. They are processes that talk by real sockets.
 DDP's are processes over gloo that pause in the same way. The ideal is the best split of whole units at the true speeds,
 with no time for anything else. Schemes run in turn, for several rounds; ratios are medians of the rounds' ratios.
 """

@@ -1,16 +1,17 @@
-"""Runs of machines that stand for slower ones, in this process: what a clock takes, who computes what, who waits."""
+"""Runs of machines that stand for slower ones, on this computer: what a clock takes, who computes what, who waits."""
 
 import secrets
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forked_machine import FORK, ForkedMachine
 
 from agileml.application import Application, Array, Table, Unit, Updates
 from agileml.config.hardware import Hardware
@@ -22,9 +23,7 @@ from agileml.driver.work_table import WorkTable
 from agileml.events.run import ClockDone, FaultFired, MembershipChanged, WorkDone
 from agileml.events.terms import Fault, Loss, Tier
 from agileml.net.keys import KeyPair
-from agileml.process.compute import ComputeThread
 from agileml.process.head import Head, HeadState
-from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
 from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
@@ -45,18 +44,17 @@ class Nothing(Application):
 
 
 class ProfileStart:
-    """The time at which the profiles of a run's machines begin: that of its first computation."""
+    """The time at which the profiles of a run's machines begin: that of the first computation of any of them."""
 
     def __init__(self) -> None:
-        self.at_s: float | None = None
-        self._lock = threading.Lock()
+        self._at_s = FORK.Value("d", 0.0)  # of the monotonic clock, which is the same in all processes
 
     def since(self, now_s: float) -> float:
         """Seconds from the start to a time of the monotonic clock; the first to ask starts it."""
-        with self._lock:
-            if self.at_s is None:
-                self.at_s = now_s
-            return now_s - self.at_s
+        with self._at_s.get_lock():
+            if self._at_s.value == 0.0:
+                self._at_s.value = now_s
+            return now_s - float(self._at_s.value)
 
 
 class ProfilePace(Pace):
@@ -105,7 +103,7 @@ class Trial:
 
 
 class UnevenRun:
-    """Machines as threads of this process, and the controller; planned faults are carried out."""
+    """Machines as processes beside this one, which has the controller; planned faults are carried out."""
 
     def __init__(
         self,
@@ -115,7 +113,6 @@ class UnevenRun:
     ) -> None:
         """`profiles`: the speeds of the machines at the start over time; none for those of the config. `loads`: how
         much work each gets, as a multiple of the even share, whatever its speed; none for even shares."""
-        self._profiles = profiles
         self._loads = loads
         self.start = ProfileStart()
         self.spec = RunSpec(
@@ -124,33 +121,24 @@ class UnevenRun:
         self._folder = tempfile.mkdtemp(prefix="uneven-")
         self._keys = KeyPair.generate()
         start, waiting = self.spec.config.machines, self.spec.waiting_machines()
-        expected = start.reliable + start.transient + sum(waiting.values())
+        tiers = [(Tier.RELIABLE, True)] * start.reliable + [(Tier.TRANSIENT, True)] * start.transient
+        tiers += [(Tier.TRANSIENT, False)] * waiting[Tier.TRANSIENT]
+        paces = [partial(ProfilePace, self.spec.pace_s, profile, self.start) for profile in profiles]
+        # Before the head has threads.
+        self._machines = {
+            f"m{index}": ForkedMachine(paces[index] if paces else None) for index in range(len(tiers))
+        }
         store = FileStore(Path(self._folder) / "records")
-        self._head = Head(self.spec, expected, "127.0.0.1", self._keys, store)
+        self._head = Head(self.spec, len(tiers), "127.0.0.1", self._keys, store)
         self._head.start()
-        self._machines: dict[str, Machine] = {}
-        for tier, count, admitted in (
-            (Tier.RELIABLE, start.reliable, True),
-            (Tier.TRANSIENT, start.transient, True),
-            (Tier.TRANSIENT, waiting[Tier.TRANSIENT], False),
-        ):
-            for _ in range(count):
-                self._add(tier, admitted)
+        for name, (tier, admitted) in zip(self._machines, tiers, strict=True):
+            self._start(name, tier, admitted)
 
-    def _add(self, tier: Tier, admitted: bool) -> None:
-        name = f"m{len(self._machines)}"
+    def _start(self, name: str, tier: Tier, admitted: bool) -> None:
         hardware = Hardware(1, self.spec.speed_of(name, tier))
-        machine = Machine(
-            name, self.spec, self.spec.build(), "127.0.0.1", self._keys, self._head.address, hardware
-        )
-        if self._profiles:
-            assert isinstance(machine.compute, ComputeThread)
-            profile = self._profiles[len(self._machines)]
-            machine.compute.pace = ProfilePace(self.spec.pace_s, profile, self.start)
-        capacity = self._loads[len(self._machines)] if self._loads else 1.0
-        self._machines[name] = machine
-        machine.start()
-        self._head.register(machine.address, NodeUp(name, tier, "", admitted, capacity))
+        address = self._machines[name].start(name, self.spec, self._keys, self._head.address, hardware)
+        capacity = self._loads[int(name[1:])] if self._loads else 1.0
+        self._head.register(address, NodeUp(name, tier, "", admitted, capacity))
 
     def train(self) -> Trial:
         """Train to the end."""
@@ -162,7 +150,8 @@ class UnevenRun:
                 self._take(state, trial, work)
                 if state.finished is not None:
                     trial.work = [each for each in work.take() if isinstance(each, WorkDone)]
-                    trial.helped = sum(machine.node.spent.units_helped for machine in self._machines.values())
+                    trial.helped = sum(machine.stop() for machine in self._machines.values())
+                    self._machines = {}
                     return trial
                 time.sleep(0.002)
         finally:
@@ -182,11 +171,11 @@ class UnevenRun:
         for strike in state.strikes:
             for name in strike.nodes:
                 if strike.kind is Fault.KILL:
-                    self._machines[name].stop()
+                    self._machines[name].kill()
                     self._head.tell(NodeDown(name, Loss.PROCESS_DIED))
                 else:
                     self._machines[name].suffer(strike)
-        units = sum(machine.node.spent.units for machine in self._machines.values())
+        units = sum(machine.units for machine in self._machines.values())
         trial.units.append((time.time(), units))
 
 

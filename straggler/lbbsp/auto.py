@@ -2,8 +2,11 @@
 
 How fast every worker was in a clock says what that clock would have taken with either shares, and about what it would
 have taken with help. Another remedy is chosen when it has saved enough in the latest clocks, and more than the
-differences between them can explain. Help is then judged by what clocks really take: if that is no better, it is not
-tried again.
+differences between them can explain. It is then judged by what clocks really take. Help that is no better is not tried
+again. Shares by speed go on only while clocks are shorter than they were with static shares: a worker with few units
+looks slow where each clock costs it a fixed time, or where other programs have its cores, and so its speed cannot tell
+what static shares would take. A few clocks with static shares tell: if they are longer, all workers have become slower,
+and shares by speed go on; if not, they may be tried again after a pause, which doubles each time.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Generic
 
-from straggler.lbbsp.policy import LbBsp, UnitPlan, Worker
+from straggler.lbbsp.policy import LbBsp, UnitPlan, Worker, upper_median
 from straggler.lbbsp.remedy import WORDS, Choice, Remedy, duration_s, helped_s
 from straggler.speed.predictors import FREE, Resources, RestartingEma
 
@@ -26,6 +29,7 @@ QUICK, QUICK_WORTH = (
 # Standard errors, that it must save as well: fewer for help, which clocks then prove right or wrong.
 TIMES, QUICK_TIMES, HELP_TIMES = 5.0, 10.0, 2.5
 HOLD = 0.01  # see `LbBsp`
+PAUSE, MOST_PAUSE = 64, 1024  # clocks with static shares after shares by speed that did not pay
 
 Costs = Mapping[Remedy, float]  # the seconds of a clock with each remedy
 
@@ -52,6 +56,14 @@ class AutoBalance(Generic[Worker]):
         self._speeds: dict[Worker, float] = {}  # of the clock under way
         self._others_s: dict[Worker, float] = {}
         self._took_s: float | None = None
+        self._static_s: float | None = None  # of a clock, before shares by speed were chosen
+        self._shares_s: float | None = (
+            None  # of a clock, before they were given up, until static shares are measured
+        )
+        self._pause, self._paused = (
+            PAUSE,
+            0,
+        )  # how long the next pause is, and clocks of the present one that are left
         self._costs: deque[Costs] = deque(maxlen=WINDOW)
         self._has_told = False
 
@@ -116,6 +128,11 @@ class AutoBalance(Generic[Worker]):
 
     def _choose(self) -> Choice | None:
         """The remedy that saves most, if one saves enough; or, once, that none does."""
+        if self._do_shares_not_pay():
+            return self._give_shares_up()
+        if self._did_shares_pay():
+            return self._go_on_with_shares()
+        self._paused = max(0, self._paused - 1)
         found = {option: saved for option in self._options if (saved := self._saved(option)) > 0}
         if found:
             best = max(found, key=found.__getitem__)
@@ -123,17 +140,48 @@ class AutoBalance(Generic[Worker]):
             if self.remedy is Remedy.HELP:  # what comes after it has to prove itself against static shares
                 best = Remedy.STATIC
                 self._options.remove(Remedy.HELP)
-            self.remedy, self._has_told = best, True
-            self._costs.clear()
-            return Choice(best, reason)
+            self._static_s = upper_median(costs[Remedy.STATIC] for costs in self._costs)
+            return self._change_to(best, reason)
         if self._has_told or len(self._costs) < WINDOW:
             return None
         self._has_told = True
         return Choice(self.remedy, self._reason())
 
+    def _change_to(self, remedy: Remedy, reason: str) -> Choice:
+        self.remedy, self._has_told = remedy, True
+        self._costs.clear()
+        return Choice(remedy, reason)
+
+    def _do_shares_not_pay(self) -> bool:
+        """True when the latest clocks with shares by speed were no shorter than those with static shares before."""
+        if self.remedy is not Remedy.SHARES or self._static_s is None or len(self._costs) < WINDOW:
+            return False
+        return upper_median(costs[Remedy.SHARES] for costs in self._costs) >= self._static_s
+
+    def _give_shares_up(self) -> Choice:
+        now_s = upper_median(costs[Remedy.SHARES] for costs in self._costs)
+        reason = (
+            f"a clock takes {now_s:.3g} s with {WORDS[Remedy.SHARES]} (the last {len(self._costs)} clocks) and took "
+            f"{self._static_s:.3g} s with {WORDS[Remedy.STATIC]} before"
+        )
+        self._shares_s = now_s
+        self._paused, self._pause = self._pause, min(2 * self._pause, MOST_PAUSE)
+        return self._change_to(Remedy.STATIC, reason)
+
+    def _did_shares_pay(self) -> bool:
+        """True when the first clocks with static shares are longer than those before, for which they were given up."""
+        if self.remedy is not Remedy.STATIC or self._shares_s is None or len(self._costs) < QUICK:
+            return False
+        before_s, self._shares_s = self._shares_s, None
+        return upper_median(costs[Remedy.STATIC] for costs in self._costs) > (1 + WORTH) * before_s
+
+    def _go_on_with_shares(self) -> Choice:
+        self._static_s, self._paused = upper_median(costs[Remedy.STATIC] for costs in self._costs), 0
+        return self._change_to(Remedy.SHARES, self._reason())
+
     def _saved(self, option: Remedy) -> float:
         """The seconds of a clock that an option saves; 0 where it is too little, or may be chance."""
-        if option is self.remedy:
+        if option is self.remedy or (option is Remedy.SHARES and self._paused):
             return 0.0
         if Remedy.HELP in (option, self.remedy):
             return self._surely_saved(option, WINDOW, WORTH, HELP_TIMES)

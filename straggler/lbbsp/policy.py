@@ -240,12 +240,12 @@ class _Measured:
         self._others_s.append(other_s)
         self._count += 1
         if len(self._others_s) >= ENOUGH:
-            self.other_s = _median(self._others_s)
-        usual = _median(self._errors) if len(self._errors) >= ENOUGH else UNKNOWN
+            self.other_s = upper_median(self._others_s)
+        usual = upper_median(self._errors) if len(self._errors) >= ENOUGH else UNKNOWN
         self.doubt = usual / math.sqrt(min(AVERAGED, self._count))
 
 
-def _median(numbers: Iterable[float]) -> float:
+def upper_median(numbers: Iterable[float]) -> float:
     """The upper median: `statistics.median` takes five times as long, and a plan asks for it for every worker."""
     ordered = sorted(numbers)
     return ordered[len(ordered) // 2]

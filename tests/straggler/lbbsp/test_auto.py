@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
-from straggler.lbbsp.auto import QUICK, WINDOW, AutoBalance
+from straggler.lbbsp.auto import PAUSE, QUICK, WINDOW, AutoBalance
 from straggler.lbbsp.policy import UnitPlan
 from straggler.lbbsp.remedy import Choice, Remedy, divided_s, duration_s, helped_s
 
@@ -130,3 +131,41 @@ def test_what_a_clock_takes_with_each_remedy() -> None:
     assert duration_s([6, 6], speeds, others_s) == 6.0
     assert divided_s(12, speeds, others_s) == 4.5  # 4.5 units, and 2.5 s of three units a second
     assert helped_s(12, speeds, others_s) == pytest.approx(1.12 * 4.5 + 1.0)
+
+
+def test_shares_by_speed_that_do_not_pay_are_given_up_and_tried_again_ever_more_rarely() -> None:
+    """The messages of the others wait for the computing of "a", which serves them: the more units it takes over for
+    that reason, the longer they wait."""
+    policy, took_s, chosen = AutoBalance(UNITS, HOME), [], []
+    for clock in range(2000):
+        plan = policy.plan(WORKERS)
+        if plan.chosen is not None:
+            chosen.append((clock, plan.chosen))
+        units_s = {worker: units / 100.0 for worker, units in zip(WORKERS, plan.units, strict=True)}
+        others_s = {worker: 0.0 if worker == "a" else 0.9 * units_s["a"] for worker in WORKERS}
+        for worker, units in zip(WORKERS, plan.units, strict=True):
+            policy.observe(worker, units, units_s[worker], other_s=others_s[worker])
+        took_s.append(max(units_s[worker] + others_s[worker] for worker in WORKERS))
+        policy.clock_took(took_s[-1])
+    static_s = took_s[0]
+    assert max(took_s) > 1.05 * static_s, "shares by speed are longer here"
+    remedies = [choice.remedy for _, choice in chosen]
+    assert remedies[:2] == [Remedy.SHARES, Remedy.STATIC]
+    assert "s with static shares before" in chosen[1][1].reason
+    begins = [clock for clock, choice in chosen if choice.remedy is Remedy.SHARES]
+    pauses = [later - sooner for sooner, later in pairwise(begins)]
+    assert pauses[0] >= PAUSE
+    assert all(later > 1.5 * sooner for sooner, later in pairwise(pauses)), pauses
+    assert sum(took_s) < 1.02 * static_s * len(took_s)
+
+
+def test_shares_by_speed_go_on_where_all_workers_become_slower() -> None:
+    def speeds(clock: int) -> Mapping[str, float]:
+        return {w: speed / (3 if clock >= 100 else 1) for w, speed in of_a_third(clock).items()}
+
+    trained = train(AutoBalance(UNITS, HOME), 300, speeds)
+    assert trained.remedies == [Remedy.SHARES, Remedy.STATIC, Remedy.SHARES]
+    (_, gave_up, again) = (clock for clock, _ in trained.chosen)
+    assert 100 < gave_up <= 100 + WINDOW
+    assert again - gave_up <= QUICK + 1
+    assert trained.plans[-1].units == (28, 57, 86, 85)
