@@ -12,7 +12,8 @@ from bidbrain.risk.tally import Cell, Tally
 
 
 def told(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["pools", *map(str, words)])
+    wide = {"COLUMNS": "400"}  # a narrow box breaks long paths, and words with them
+    done = CliRunner().invoke(app, ["pools", *map(str, words)], env=wide)
     return done.exit_code, " ".join(done.output.replace("│", " ").split())
 
 
