@@ -240,8 +240,11 @@ class _Group:
             self._is_over.set()
             self._fail(error)
         finally:
-            self._under_way.put(None)
-            self._give_up()
+            # In this order: the second thread lets go of the process group when it ends, and then nobody could.
+            try:
+                self._give_up()
+            finally:
+                self._under_way.put(None)
 
     def _begun(self, command: Reduce) -> _Sum:
         """Start the collectives of a command; a group of one needs none."""
