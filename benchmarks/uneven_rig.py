@@ -49,6 +49,11 @@ class ProfileStart:
     def __init__(self) -> None:
         self._at_s = FORK.Value("d", 0.0)  # of the monotonic clock, which is the same in all processes
 
+    @property
+    def at_s(self) -> float | None:
+        """The time of the monotonic clock; None before any machine computes."""
+        return float(self._at_s.value) or None
+
     def since(self, now_s: float) -> float:
         """Seconds from the start to a time of the monotonic clock; the first to ask starts it."""
         with self._at_s.get_lock():
