@@ -4,7 +4,7 @@
 
 Eight machines with 128 units each. They stand for machines that are slow now and then (thesis 3.4.3): a unit ends
 when a speed profile, drawn beforehand and the same for every scheme, has done its work. So two cores are enough for
-eight, and what is compared is who waits for whom. The machines are threads of this process and talk by real sockets.
+eight, and what is compared is who waits for whom. The machines are processes that talk by real sockets.
 The ideal divides all work perfectly at all times and costs nothing. The simulator runs the same profiles.
 `--patterns` are other slowness than that: of figures 3.8 to 3.10 of the thesis `power-law:11`, `disrupted-machine:100`
 (for 3.3 clocks at a time, the 20 s of its clocks of 6 s), `uneven:75`.

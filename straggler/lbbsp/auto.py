@@ -56,14 +56,12 @@ class AutoBalance(Generic[Worker]):
         self._speeds: dict[Worker, float] = {}  # of the clock under way
         self._others_s: dict[Worker, float] = {}
         self._took_s: float | None = None
-        self._static_s: float | None = None  # of a clock, before shares by speed were chosen
-        self._shares_s: float | None = (
-            None  # of a clock, before they were given up, until static shares are measured
-        )
-        self._pause, self._paused = (
-            PAUSE,
-            0,
-        )  # how long the next pause is, and clocks of the present one that are left
+        # The seconds of a clock: with static shares before shares by speed were chosen; with shares by speed before
+        # they were given up, until static shares are measured again.
+        self._static_s: float | None = None
+        self._shares_s: float | None = None
+        self._pause = PAUSE  # clocks of the next pause
+        self._paused = 0  # clocks of the present one that are left
         self._costs: deque[Costs] = deque(maxlen=WINDOW)
         self._has_told = False
 
