@@ -31,7 +31,7 @@ TIMES, QUICK_TIMES, HELP_TIMES = 5.0, 10.0, 2.5
 HOLD = 0.01  # see `LbBsp`
 PAUSE, MOST_PAUSE = 64, 1024  # clocks with static shares after shares by speed that did not pay
 
-Costs = Mapping[Remedy, float]  # the seconds of a clock with each remedy
+Costs = Mapping[Remedy, float]  # the seconds of a clock with each remedy that may be chosen
 
 
 class AutoBalance(Generic[Worker]):
@@ -109,20 +109,21 @@ class AutoBalance(Generic[Worker]):
         return UnitPlan(workers, home, took_s, WORDS[self.remedy], helps=helps, chosen=chosen)
 
     def _cost(self, workers: tuple[Worker, ...]) -> Costs:
-        """The time of the last clock with each remedy, its workers as fast as they were. The plan was made before
-        it."""
+        """The time of the last clock with each remedy that may be chosen, its workers as fast as they were. The plan
+        was made before it."""
         assert self._by_speed is not None
         speeds = [self._speeds[worker] for worker in workers]
         others_s = [self._others_s[worker] for worker in workers]
         planned = dict(zip(self._by_speed.workers, self._by_speed.units, strict=True))
-        helped = helped_s(self._units, speeds, others_s)
-        if self.remedy is Remedy.HELP and self._took_s is not None:
-            helped = self._took_s
-        return {
+        costs = {
             Remedy.STATIC: duration_s([self._home[worker] for worker in workers], speeds, others_s),
             Remedy.SHARES: duration_s([planned.get(worker, 0) for worker in workers], speeds, others_s),
-            Remedy.HELP: helped,
         }
+        if self.remedy is Remedy.HELP and self._took_s is not None:
+            costs[Remedy.HELP] = self._took_s
+        elif Remedy.HELP in self._options:
+            costs[Remedy.HELP] = helped_s(self._units, speeds, others_s)
+        return costs
 
     def _choose(self) -> Choice | None:
         """The remedy that saves most, if one saves enough; or, once, that none does."""
