@@ -134,6 +134,8 @@ class LocalCluster:
         for _ in range(count):
             labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
             node = self._add_watched(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
+            # A client of the GCS with a thread that nobody needs again; Ray's exit handler keeps it as long as we live.
+            node._gcs_client = None
             tiered = TieredNode(node.node_id, node.node_ip_address, tier, allocation, math.ceil(cpus))
             self._nodes[tiered.node_id], self._tiered[tiered.node_id] = node, tiered
             added.append(tiered)
