@@ -170,13 +170,17 @@ def _best_exchange(
     least = footprint_value(figures, pools[0], pools[1], pools[2], sums[VCPUS], cost)
     least *= 1.0 - LEAST_GAIN
     best, best_less, best_other, best_more = -1, 0.0, -1, 0.0
-    used = np.flatnonzero(counts > 0.0)
-    one_less = np.empty(len(used))  # what the traffic of one machine costs
-    for i in range(len(used)):
-        one_less[i] = cost - sums[COST] - carried_with(pools[3], rates, place[used[i]], -1.0)
-    alone = (price[used] + one_less) / (nu[used] * np.maximum(1.0 - loss[used] * figures[2], 1e-3))
+    alone = np.full(len(counts), -np.inf)  # what the work of one machine costs, with its traffic
+    for i in range(len(counts)):
+        if counts[i] > 0.0:
+            traffic = cost - sums[COST] - carried_with(pools[3], rates, place[i], -1.0)
+            alone[i] = (price[i] + traffic) / (nu[i] * max(1.0 - loss[i] * figures[2], 1e-3))
     more, values = np.empty(len(counts)), np.empty(len(counts))
-    for choice in used[np.argsort(-alone, kind="mergesort")][:MOST_WEIGHED]:
+    for _ in range(min(MOST_WEIGHED, len(counts))):
+        choice = int(alone.argmax())
+        if alone[choice] == -np.inf:
+            break
+        alone[choice] = -np.inf
         held = counts[choice]
         first = min(max(1.0, step_vcpus // vcpus[choice]), held)
         for turn in range(1 if first == held else 2):
@@ -192,5 +196,5 @@ def _best_exchange(
             other = values.argmin()
             if values[other] < least:
                 least = values[other]
-                best, best_less, best_other, best_more = int(choice), less, int(other), more[other]
+                best, best_less, best_other, best_more = choice, less, int(other), more[other]
     return best, best_less, best_other, best_more

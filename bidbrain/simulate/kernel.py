@@ -7,7 +7,7 @@ bills. Long because it is one file: numba's cache notices changes of the file th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -34,7 +34,12 @@ PROTEUS_LEAD_S = 60
 
 STANDARD, PROTEUS, RENEWAL, ORACLE = (int(policy) for policy in KernelPolicy)
 HOURLY, PER_SECOND, PER_SECOND_PAID = 0, 1, 2
-GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END, WORK = range(11)
+# numba compiles a function anew for each plain number or truth value that it is called with, and not for one of numpy.
+GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END, WORK = cast(
+    list[int], list(np.arange(11, dtype=np.int64))
+)
+NOTHING, NOBODY = cast(list[int], [np.int64(0), np.int64(-1)])
+YES, NO = cast(list[bool], [np.True_, np.False_])
 TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount (bid of a grant, work), hour
 
 
@@ -190,7 +195,7 @@ def simulate_job(
     running_s = 0
     pause_until = start_s
     tick_s = start_s
-    granted = 0
+    granted = NOTHING
     if kind == STANDARD:
         lead = 0
     elif kind == PROTEUS:
@@ -211,11 +216,11 @@ def simulate_job(
             if slots[i, EVICT_S] == t:
                 changed = True
                 evicted_now = True
-                _close(job, markets, slots, i, t, spent, True, False, tape, counters, out)
+                _close(job, markets, slots, i, t, spent, YES, NO, tape, counters, out)
             elif spent == HOUR_S:
                 if slots[i, PHASE] == LEAVING:
                     changed = True
-                    _close(job, markets, slots, i, t, spent, False, False, tape, counters, out)
+                    _close(job, markets, slots, i, t, spent, NO, NO, tape, counters, out)
                 else:
                     _next_hour(job, markets, slots, i, t, tape, counters, out)
                     slots[i, HOUR_START_S] = t
@@ -232,7 +237,7 @@ def simulate_job(
             if job.checkpoint_s > 0:
                 running_s -= running_s % job.checkpoint_s
                 done = running_s * (job.job_vcpus * (1.0 - job.overhead))
-            counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
+            counters[1] = _put(tape, counters[1], t, WORK, slots, NOTHING, NOTHING, int(done), NOTHING)
         for i in range(counters[2]):
             if slots[i, PHASE] == REQUESTED and slots[i, GRANT_S] == t:
                 changed = True
@@ -333,8 +338,8 @@ def simulate_job(
     # The end: open hours are charged for what was used.
     for i in range(counters[2]):
         if slots[i, PHASE] >= HELD:
-            _close(job, markets, slots, i, t, t - slots[i, HOUR_START_S], False, True, tape, counters, out)
-    counters[1] = _put(tape, counters[1], t, WORK, slots, 0, 0, int(done), 0)
+            _close(job, markets, slots, i, t, t - slots[i, HOUR_START_S], NO, YES, tape, counters, out)
+    counters[1] = _put(tape, counters[1], t, WORK, slots, NOTHING, NOTHING, int(done), NOTHING)
     reliable = machine_seconds_micro_usd(job.reliable_price, job.reliable_vcpus, job.reliable_nu, t - start_s)
     out[COST] += reliable
     out[RELIABLE_COST] = reliable
@@ -403,9 +408,11 @@ def _close(
     out[HELD_VCPU_S] += vcpus * used_s
     if evicted:
         out[EVICTIONS] += 1
-        counters[1] = _put(tape, counters[1], t, EVICT, slots, i, 0, 0, hour)
+        counters[1] = _put(tape, counters[1], t, EVICT, slots, i, NOTHING, NOTHING, hour)
     else:
-        counters[1] = _put(tape, counters[1], t, END if job_end else TERMINATE, slots, i, 0, 0, hour)
+        counters[1] = _put(
+            tape, counters[1], t, END if job_end else TERMINATE, slots, i, NOTHING, NOTHING, hour
+        )
     if job.rules == HOURLY:
         refund = 0
         if evicted:
@@ -449,7 +456,7 @@ def _grant(
     m = slots[i, MARKET]
     price = markets.prices[at[m]]
     if price > slots[i, BID]:
-        counters[1] = _put(tape, counters[1], t, REFUSED, slots, i, price, 0, 0)
+        counters[1] = _put(tape, counters[1], t, REFUSED, slots, i, price, NOTHING, NOTHING)
         slots[i, PHASE] = FREE
         return
     slots[i, PHASE] = HELD
@@ -458,7 +465,7 @@ def _grant(
     slots[i, PRICE] = price
     slots[i, EVICT_S] = _eviction_s(markets, m, at[m], slots[i, BID])
     slots[i, DECIDE_S] = t + HOUR_S - lead if kind != STANDARD else NEVER_S
-    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, slots[i, BID], 0)
+    counters[1] = _put(tape, counters[1], t, GRANT, slots, i, price, slots[i, BID], NOTHING)
     _charge(job, markets, slots, i, t, tape, counters, out)
 
 
@@ -476,7 +483,7 @@ def _request(
     slots[i, BID] = bid
     slots[i, GRANT_S] = t + job.grant_delay_s
     slots[i, DECIDE_S] = NEVER_S
-    counters[1] = _put(tape, counters[1], t, REQUEST, slots, i, bid, 0, 0)
+    counters[1] = _put(tape, counters[1], t, REQUEST, slots, i, bid, NOTHING, NOTHING)
 
 
 @njit(cache=True)
@@ -486,7 +493,7 @@ def _decide_standard(
     """All vCPUs in the market of least price per vCPU, bid = on-demand; wait if none is at or below on-demand."""
     if counters[2] > 0:
         return
-    best = -1
+    best = NOBODY
     for m in range(len(markets.first) - 1):
         if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
             continue
@@ -515,27 +522,27 @@ def _decide_proteus(
     used = counters[2]
     for i in range(used):
         if slots[i, PHASE] == HELD and slots[i, DECIDE_S] == t:
-            keep = _held_cost(job, markets, tables, slots, used, t, at, i, True, terms)
-            drop = _held_cost(job, markets, tables, slots, used, t, at, i, False, terms)
+            keep = _held_cost(job, markets, tables, slots, used, t, at, i, YES, terms)
+            drop = _held_cost(job, markets, tables, slots, used, t, at, i, NO, terms)
             if drop < keep:
                 slots[i, PHASE] = LEAVING
-                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots[i, HOUR])
+                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, NOTHING, NOTHING, slots[i, HOUR])
             else:
-                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots[i, HOUR])
+                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, NOTHING, NOTHING, slots[i, HOUR])
     room = job.cap_vcpus
     for i in range(used):
         room -= slots[i, VCPUS]
     size = min(room, job.slot_vcpus)
     if size <= 0:
         return
-    best = _held_cost(job, markets, tables, slots, used, t, at, -1, True, terms)
+    best = _held_cost(job, markets, tables, slots, used, t, at, NOBODY, YES, terms)
     held, cost, free, vcpus = int(terms[0, 0]), terms[0, 1], terms[0, 2], terms[0, 3]
     efficiency = scaling_efficiency(vcpus + size, job.job_vcpus, job.phi)
     lambda_h = job.lambda_s / HOUR_S
     sigma_h = job.sigma_s / HOUR_S
     boot_h = (job.boot_first_s + job.grant_delay_s) / HOUR_S
     minutes = HOUR_S // 60
-    best_m, best_d = -1, 0
+    best_m, best_d = NOBODY, NOTHING
     for m in range(len(markets.first) - 1):
         if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
             continue
@@ -712,9 +719,9 @@ def _decide_renewal(
             if fresh < _kept_index(kind, job, markets, tables, slots, i, t, at):
                 slots[i, PHASE] = LEAVING
                 room += slots[i, VCPUS]
-                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, 0, 0, slots[i, HOUR])
+                counters[1] = _put(tape, counters[1], t, LEAVE, slots, i, NOTHING, NOTHING, slots[i, HOUR])
             else:
-                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, 0, 0, slots[i, HOUR])
+                counters[1] = _put(tape, counters[1], t, KEEP, slots, i, NOTHING, NOTHING, slots[i, HOUR])
     if room <= 0:
         return
     if not known:
