@@ -7,6 +7,7 @@ and clocks may take milliseconds.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,7 +177,8 @@ class PlanRunner:
         else:
             chosen = self._struck(draw, event, members)
             actions = [Strike(event.kind, tuple(chosen), event.seconds, event.factor)]
-            until_s += event.seconds
+            # Only the next controller can tell that this one is dead: until then nothing more fires.
+            until_s = math.inf if event.kind is Fault.KILL_CONTROLLER else now_s + event.seconds
         (self._at_clock if event.at_clock is not None else self._at_s).remove(index)
         self.fired += 1
         self._running = (index, frozenset(chosen), until_s)

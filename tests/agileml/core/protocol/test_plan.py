@@ -82,6 +82,18 @@ def test_a_killed_machine_is_waited_for_until_it_is_out_and_a_frozen_one_until_i
     assert runner.is_over
 
 
+def test_a_controller_that_is_to_be_killed_fires_nothing_more():
+    events = [PlannedFault(1, Fault.KILL_CONTROLLER), PlannedFault(2, Fault.FREEZE, 1, 3.0)]
+    doomed = PlanRunner(events, seed=1)
+    assert doomed.fire(1, {}, HERE, 0.0) is not None
+    assert doomed.settle([], [], 1e9, is_quiet=True) is None
+    assert doomed.fire(2, {}, HERE, 1e9) is None
+    assert doomed.limit(20) == 2
+    following = PlanRunner(events, seed=1, fired=1)
+    assert following.settle([], [], 0.0, is_quiet=True) == (0, events[0])
+    assert following.fire(2, {}, HERE, 0.0).event is events[1]
+
+
 def test_faults_strike_their_tier():
     strike = lambda kind: PlanRunner([PlannedFault(1, kind, 5)], 1).fire(1, {}, HERE, 0.0).actions[0].nodes  # noqa: E731
     assert set(strike(Fault.KILL)) == set(HERE[Tier.TRANSIENT])
