@@ -49,7 +49,7 @@ PLAN = [
     [
         ("mf-momentum", 0.001),
         pytest.param("mlr-sgd", 0.001, marks=pytest.mark.slow),
-        pytest.param("torch-adam", 0.005, marks=pytest.mark.slow),
+        pytest.param("torch-adam", 0.015, marks=pytest.mark.slow),
     ],
 )
 def test_one_result_for_one_process_equal_shares_and_shares_by_speed(
