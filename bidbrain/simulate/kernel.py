@@ -34,11 +34,11 @@ PROTEUS_LEAD_S = 60
 
 STANDARD, PROTEUS, RENEWAL, ORACLE = (int(policy) for policy in KernelPolicy)
 HOURLY, PER_SECOND, PER_SECOND_PAID = 0, 1, 2
-# numba compiles a function anew for each plain number or truth value that it is called with, and not for one of numpy.
+# numba compiles a function once more for each plain int or bool that it is called with, and not for those of numpy.
 GRANT, CHARGE, REFUND, EVICT, TERMINATE, REQUEST, REFUSED, LEAVE, KEEP, END, WORK = cast(
     list[int], list(np.arange(11, dtype=np.int64))
 )
-NOTHING, NOBODY = cast(list[int], [np.int64(0), np.int64(-1)])
+NOTHING, NONE = cast(list[int], [np.int64(0), np.int64(-1)])
 YES, NO = cast(list[bool], [np.True_, np.False_])
 TAPE_COLUMNS = 8  # time, kind, allocation, market, vCPUs, price or bid, amount (bid of a grant, work), hour
 
@@ -195,7 +195,6 @@ def simulate_job(
     running_s = 0
     pause_until = start_s
     tick_s = start_s
-    granted = NOTHING
     if kind == STANDARD:
         lead = 0
     elif kind == PROTEUS:
@@ -241,9 +240,8 @@ def simulate_job(
         for i in range(counters[2]):
             if slots[i, PHASE] == REQUESTED and slots[i, GRANT_S] == t:
                 changed = True
-                _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
+                _grant(kind, job, markets, slots, i, t, at, lead, tape, counters, out)
                 if slots[i, PHASE] == HELD:
-                    granted += 1
                     pause_until = max(pause_until, t + job.sigma_s)
         # 2. Decide.
         if changed:
@@ -266,9 +264,8 @@ def simulate_job(
             if counters[0] > before and job.grant_delay_s == 0:
                 for i in range(counters[2]):
                     if slots[i, PHASE] == REQUESTED and slots[i, GRANT_S] == t:
-                        _grant(kind, job, markets, slots, i, t, at, lead, granted, tape, counters, out)
+                        _grant(kind, job, markets, slots, i, t, at, lead, tape, counters, out)
                         if slots[i, PHASE] == HELD:
-                            granted += 1
                             pause_until = max(pause_until, t + job.sigma_s)
         # 3. The next instant at which something is due.
         used = counters[2]
@@ -447,7 +444,6 @@ def _grant(
     t: int,
     at: Ints,
     lead: int,
-    granted: int,
     tape: Ints,
     counters: Ints,
     out: Ints,
@@ -493,7 +489,7 @@ def _decide_standard(
     """All vCPUs in the market of least price per vCPU, bid = on-demand; wait if none is at or below on-demand."""
     if counters[2] > 0:
         return
-    best = NOBODY
+    best = NONE
     for m in range(len(markets.first) - 1):
         if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
             continue
@@ -535,14 +531,14 @@ def _decide_proteus(
     size = min(room, job.slot_vcpus)
     if size <= 0:
         return
-    best = _held_cost(job, markets, tables, slots, used, t, at, NOBODY, YES, terms)
+    best = _held_cost(job, markets, tables, slots, used, t, at, NONE, YES, terms)
     held, cost, free, vcpus = int(terms[0, 0]), terms[0, 1], terms[0, 2], terms[0, 3]
     efficiency = scaling_efficiency(vcpus + size, job.job_vcpus, job.phi)
     lambda_h = job.lambda_s / HOUR_S
     sigma_h = job.sigma_s / HOUR_S
     boot_h = (job.boot_first_s + job.grant_delay_s) / HOUR_S
     minutes = HOUR_S // 60
-    best_m, best_d = NOBODY, NOTHING
+    best_m, best_d = NONE, NOTHING
     for m in range(len(markets.first) - 1):
         if at[m] < markets.first[m] or markets.prices[at[m]] > markets.on_demand[m]:
             continue
@@ -620,7 +616,7 @@ def _best_fresh(
     kind: int, job: JobNumbers, markets: MarketArrays, tables: Tables, t: int, at: Ints
 ) -> tuple[float, int, int]:
     """The least renewal index over markets and deltas for a fresh slot: (index, market, bid)."""
-    best, best_m, best_bid = np.inf, -1, 0
+    best, best_m, best_bid = np.inf, NONE, NOTHING
     share = job.reliable_hourly / job.reference * job.slot_vcpus / job.cap_vcpus
     lambda_share = job.lambda_s / HOUR_S * job.cap_vcpus / job.slot_vcpus
     for m in range(len(markets.first) - 1):
@@ -709,7 +705,7 @@ def _decide_renewal(
     for i in range(used):
         if slots[i, PHASE] == REQUESTED or slots[i, PHASE] == HELD:
             room -= slots[i, VCPUS]
-    fresh, market, bid = np.inf, -1, 0
+    fresh, market, bid = np.inf, NONE, NOTHING
     known = False
     for i in range(used):
         if slots[i, PHASE] == HELD and slots[i, DECIDE_S] == t:

@@ -54,7 +54,7 @@ def log_of(result: Result, kind: type[E]) -> list[Logged[E]]:
 
 def test_every_fault_of_a_machine_in_one_run(local_cluster: LocalCluster, tmp_path: Path) -> None:
     plan = [
-        # First: what happens while a controller is being killed it may not live to tell.
+        # First: another controller fires the rest.
         {"at_clock": 10, "kill_controller": True},
         {"at_clock": 60, "freeze": 1, "seconds": FROZEN_S},
         # A controller that was starved just before doubts a short one.
