@@ -16,7 +16,7 @@ $(STAMP): setup.cfg constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@# The pip that comes with Python 3.11 takes a minute longer on a slow computer.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
-	@# Compiling all that is installed takes longer than compiling what is ever imported. pip 26 shows what setuptools warns of.
+	@# Compiling all that is installed takes longer than compiling what is ever imported. setuptools warns of every editable install, and pip 26 shows it.
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 

@@ -93,24 +93,26 @@ class Fired:
 
 
 class PlanRunner:
-    """Fires one event at a time and tells when it is finished. `fired`: events that fired before a restart."""
+    """Fires one event at a time and tells when it is finished.
 
-    def __init__(self, events: Sequence[PlannedEvent], seed: int, fired: int = 0) -> None:
+    `fired`: the indices of the events that fired before a restart, in their order. Those at a time count from the first
+    clock that this runner sees, after a restart too.
+    """
+
+    def __init__(self, events: Sequence[PlannedEvent], seed: int, fired: Sequence[int] = ()) -> None:
         # The sort is stable, so events of one clock keep the plan's order. Timed events follow those at a clock.
         self.events = sorted(
             events, key=lambda e: (e.at_clock is None, e.at_clock if e.at_clock is not None else e.at_s)
         )
-        self._at_clock = [i for i, event in enumerate(self.events) if event.at_clock is not None]
-        self._at_s = [i for i, event in enumerate(self.events) if event.at_clock is None]
-        self.fired = fired
-        # After a restart it is not known which events fired: assume those at a clock came first.
-        skip = min(fired, len(self._at_clock))
-        self._at_clock, self._at_s = self._at_clock[skip:], self._at_s[fired - skip :]
+        self.fired = tuple(fired)
+        ahead = [(i, event) for i, event in enumerate(self.events) if i not in self.fired]
+        self._at_clock = [i for i, event in ahead if event.at_clock is not None]
+        self._at_s = [i for i, event in ahead if event.at_clock is None]
         self._seed = seed
         self._started_s: float | None = None
         # The end of the last event may not have been logged: it is over as soon as all is quiet.
         self._running: tuple[int, frozenset[str], float] | None = (
-            (fired - 1, frozenset(), 0.0) if fired else None
+            (fired[-1], frozenset(), 0.0) if fired else None
         )
 
     @property
@@ -180,7 +182,7 @@ class PlanRunner:
             # Only the next controller can tell that this one is dead: until then nothing more fires.
             until_s = math.inf if event.kind is Fault.KILL_CONTROLLER else now_s + event.seconds
         (self._at_clock if event.at_clock is not None else self._at_s).remove(index)
-        self.fired += 1
+        self.fired += (index,)
         self._running = (index, frozenset(chosen), until_s)
         return Fired(index, event, tuple(actions))
 

@@ -19,7 +19,7 @@ class Record:
     claimed: int = 0  # the highest epoch that any message may carry
     view: View | None = None
     committed: CutId = INITIAL
-    plan_fired: int = 0
+    plan_fired: tuple[int, ...] = ()  # indices of the plan's events, in the order in which they fired
     finished: bool = False
     thresholds: tuple[float, float] | None = None  # of the stages, where measurements moved them
 
@@ -48,7 +48,7 @@ class Record:
             claimed=plain["claimed"],
             view=View.from_text(plain["view"]) if plain["view"] else None,
             committed=CutId(*plain["committed"]),
-            plan_fired=plain["plan_fired"],
+            plan_fired=tuple(plain["plan_fired"]),
             finished=plain["finished"],
             thresholds=tuple(plain["thresholds"]) if plain.get("thresholds") else None,
         )

@@ -89,9 +89,27 @@ def test_a_controller_that_is_to_be_killed_fires_nothing_more():
     assert doomed.settle([], [], 1e9, is_quiet=True) is None
     assert doomed.fire(2, {}, HERE, 1e9) is None
     assert doomed.limit(20) == 2
-    following = PlanRunner(events, seed=1, fired=1)
+    following = PlanRunner(events, seed=1, fired=doomed.fired)
     assert following.settle([], [], 0.0, is_quiet=True) == (0, events[0])
     assert following.fire(2, {}, HERE, 0.0).event is events[1]
+
+
+def test_the_next_controller_fires_the_events_that_have_not_fired_whether_at_a_clock_or_at_a_time():
+    events = [
+        PlannedNotice(9, 1, 1.0),
+        PlannedFault(None, Fault.KILL_CONTROLLER, at_s=2.0),
+        PlannedNotice(None, 1, 1.0, at_s=4.0),
+    ]
+    doomed = PlanRunner(events, seed=1)
+    assert doomed.fire(0, {}, HERE, 0.0) is None
+    assert doomed.fire(3, {}, HERE, 2.0).event is events[1]
+    assert doomed.fire(9, {}, HERE, 50.0) is None
+    following = PlanRunner(events, seed=1, fired=doomed.fired)
+    assert following.limit(20) == 9
+    assert following.settle([], [], 60.0, is_quiet=True) == (1, events[1])
+    assert following.fire(5, {}, HERE, 60.0) is None
+    assert following.fire(5, {}, HERE, 64.0).event is events[2]
+    assert PlanRunner(events, 1, following.fired).fire(9, {}, HERE, 0.0) is None  # until the notice has ended
 
 
 def test_faults_strike_their_tier():

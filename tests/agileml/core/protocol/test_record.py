@@ -43,7 +43,7 @@ def test_a_view_reads_back_as_it_was_written(view):
 
 
 @settings(deadline=None, derandomize=True, max_examples=50)
-@given(st.one_of(st.none(), views()), cuts(), st.booleans(), st.integers(0, 9))
+@given(st.one_of(st.none(), views()), cuts(), st.booleans(), st.lists(st.integers(0, 9)).map(tuple))
 def test_a_record_reads_back_as_it_was_written(view, committed, finished, fired):
     record = Record(7, "c é", 12, view, committed, fired, finished)
     assert Record.from_text(record.to_text()) == record
