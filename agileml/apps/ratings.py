@@ -157,7 +157,7 @@ def _columns(file: Path, found: _Format, columns: Sequence[int], dtype: Any) -> 
             skiprows=found.header_lines,
             usecols=columns,
             ndmin=2,
-            encoding="utf-8",
+            encoding="utf-8-sig",
         )
 
 
@@ -192,7 +192,7 @@ def _is_rating(fields: Sequence[str]) -> bool:
 def _first_bad_line(file: Path, path: str, found: _Format, why: str = "") -> str:
     """The sentence for the first line that holds no rating. `why`: what numpy said."""
     user, item, rating = found.columns
-    with file.open(encoding="utf-8", errors="replace") as stream:
+    with file.open(encoding="utf-8-sig", errors="replace") as stream:
         for number, line in enumerate(stream, start=1):
             text = line.rstrip("\r\n")
             fields = text.split(found.delimiter)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from agileml.config.plan import EventConfig
 from agileml.config.random_plan import random_plan
 from agileml.errors import RunError
 from agileml.runs.event_log import EVENTS, read_events
-from agileml.runs.folder import FolderError, check_out
+from agileml.runs.folder import FolderError, check_out, new_folder
 from agileml.runs.summary import fired_in
 from agileml.runs.thinning import clocks_of
 from agileml.session import Result, run
@@ -163,6 +163,24 @@ def _losses(result: Result) -> Mapping[int, float]:
     """By clock; of one that was redone, the last one."""
     events = read_events(result.folder / EVENTS)
     return {done.event.clock: done.event.loss for done in clocks_of(events)}
+
+
+@contextmanager
+def chaos_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """`out`, or a new folder in runs/, which goes again if it stays empty. Raises FolderError."""
+    check_out(out)
+    if out is not None:
+        yield out
+        return
+    try:
+        made = new_folder(Path("runs"), name)
+    except OSError as error:
+        raise FolderError(f"out: {error.filename} cannot be made: {error.strerror}") from None
+    try:
+        yield made
+    finally:
+        with suppress(OSError):  # it holds something
+            made.rmdir()
 
 
 def check_chaos_out(out: Path) -> None:

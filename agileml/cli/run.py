@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -286,13 +285,13 @@ def chaos(
     try:
         job = load(config, tuple(settings or ()))
         _check_chaos(job)
-        folder = out or Path("runs") / f"chaos-{config.stem}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         from agileml.checkpoints.errors import CheckpointError
-        from agileml.cli.chaos import run_chaos
+        from agileml.cli.chaos import chaos_folder, run_chaos
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        verdict = run_chaos(job, seed, faults, folder)
+        with chaos_folder(out, f"chaos-{config.stem}-{seed}") as folder:
+            verdict = run_chaos(job, seed, faults, folder)
     except (ConfigError, InputError, FolderError, CheckpointError) as error:
         raise typer.BadParameter(str(error)) from None
     except (RunError, StorageError) as error:

@@ -30,7 +30,9 @@ def write(folder: Path, text: str | bytes, name: str = "data") -> str:
 REORDERED = "rating,timestamp,movieId,userId\r\n4.0,1,10,7\r\n3.5,2,30,7\r\n0.5,3,10,2\r\n"
 
 
-@pytest.mark.parametrize("text", [CSV, TABS, CSV.rstrip(), TABS + "\n", REORDERED, "\ufeff" + CSV])
+@pytest.mark.parametrize(
+    "text", [CSV, TABS, CSV.rstrip(), TABS + "\n", REORDERED, "\ufeff" + CSV, "\ufeff" + TABS]
+)
 def test_both_kinds_of_movielens_files_give_the_same_ratings(tmp_path: Path, text: str) -> None:
     ratings = read_ratings(write(tmp_path, text))
     assert ratings.users.tolist() == [1, 1, 0]

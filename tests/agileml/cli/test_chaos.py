@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from agileml.cli import main
-from agileml.cli.chaos import MARK, LossOff, left_behind, whole
+from agileml.cli.chaos import MARK, LossOff, chaos_folder, left_behind, whole
 from agileml.cluster.owned_folder import orphans
 from agileml.cluster.ray_startup import environment
 from agileml.cluster.watchdog import marked
@@ -63,6 +63,28 @@ def test_a_job_that_cannot_start_leaves_nothing(
     Path("job.yaml").write_text(yaml.safe_dump({**MLR, "clocks": 20, **changes}))
     assert sentence in refused(["job.yaml", "--out", "out"], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_each_gets_a_folder_of_its_own_unless_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with chaos_folder(None, "chaos-mlr-3") as one, chaos_folder(None, "chaos-mlr-3") as other:
+        assert one != other and one.parent == other.parent == Path("runs")
+        (one / "plan.yaml").write_text("clocks: 1")
+    assert list(Path("runs").iterdir()) == [one]  # the other one stayed empty
+    with chaos_folder(Path("mine"), "chaos-mlr-3") as named:
+        assert named == Path("mine") and not named.exists()
+
+
+def test_a_place_where_no_folder_can_be_made_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(yaml.safe_dump({**MLR, "clocks": 20}))
+    Path("runs").write_text("mine")
+    assert "runs is a file" in refused(["job.yaml"], capsys)
+    assert Path("runs").read_text() == "mine"
 
 
 @pytest.mark.parametrize("held", ["plan.yaml", "run", "sequential", "checkpoints"])
