@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -59,7 +58,6 @@ class ActorGroup:
         self._env = runtime_env
         self._actors: dict[str, StartedActor] = {}
         self._by_node: dict[str, str] = {}
-        self._failed_starts: Counter[str] = Counter()  # by node
         self._ended = ProcessEnds()
         self._numbers = itertools.count()
         self.failures = Failures(spec.config.max_failures)
@@ -192,8 +190,8 @@ class ActorGroup:
         if died and not self._is_alive(actor.node):
             self._end(actor.name, Loss.NODE_GONE)
             return
-        self._failed_starts[actor.node.node_id] += 1
-        if not died or self._failed_starts[actor.node.node_id] >= STARTS:
+        in_a_row = self.failures.start_failed(actor.node.node_id)
+        if not died or in_a_row >= STARTS:
             said = str(error)
             failure = Failure(f"it cannot start: {last_line(said)}", said, Task.START)
             self._report_replaced(actor.name)

@@ -6,6 +6,7 @@ never uses up the budget.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from agileml.checkpoints.errors import StoreError
@@ -32,21 +33,29 @@ class Failures:
         self.counted: list[Death] = []
         self.news: list[Death] = []  # for the screen, at once
         self._open: dict[str, Death] = {}  # by node, until it is known whether the Ray node is alive
+        self._failed_starts: Counter[str] = Counter()  # by node, since a process of it was up
 
     def died(self, node: str, death: Death) -> None:
         """Record a death before it is known whether the Ray node went too."""
         self._open[node] = death
         self.news.append(death)
 
+    def start_failed(self, node: str) -> int:
+        """Record a process that died while it started; returns how many in a row have on this node."""
+        self._failed_starts[node] += 1
+        return self._failed_starts[node]
+
     def machine_lives(self, node: str) -> Death | None:
         """Count and return the death on a node where another process runs now; None if there was none."""
+        del self._failed_starts[node]
         death = self._open.pop(node, None)
         if death is not None:
             self.counted.append(death)
         return death
 
     def machine_lost(self, node: str) -> None:
-        """Forget the death on a node that is gone: the loss of the node explains it."""
+        """Forget the deaths on a node that is gone: the loss of the node explains them."""
+        del self._failed_starts[node]
         self._open.pop(node, None)
 
     @property

@@ -111,6 +111,7 @@ class RayRig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes: list[TieredNode] = []
         self.machines: dict[str, Actor] = {}
+        self.killed: list[str] = []  # by the driver
         self.head = Actor(CONTROLLER)
         self.head.has_started = True
 
@@ -124,6 +125,7 @@ class RayRig:
 
         monkeypatch.setattr(ray, "wait", wait)
         monkeypatch.setattr(ray, "get", Reference.get)
+        monkeypatch.setattr(ray, "kill", lambda actor: self.killed.append(actor.name))
         monkeypatch.setattr(actor_group, "start_head", lambda *about: self.head)
         monkeypatch.setattr(actor_group, "start_machine", start_machine)
         monkeypatch.setattr(

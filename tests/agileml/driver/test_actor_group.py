@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agileml.cluster.fleet import Admitted, Vanished
-from agileml.core.protocol.inputs import NodeDown
+from agileml.core.protocol.inputs import NodeDown, NodeFailed
 from agileml.driver.process_ends import ENDED_KEPT
 from agileml.events.terms import Loss, Tier
 from tests.agileml.driver.ray_rig import RayRig
@@ -62,6 +62,23 @@ def test_the_end_of_a_reliable_machine_is_told_if_no_successor_can_come_up(rig: 
         ("gone", "m0", Loss.PROCESS_DIED),
         ("told", NodeDown("m1", Loss.NODE_GONE)),
     ]
+
+
+def test_processes_that_die_while_they_start_count_in_a_row_alone(rig: RayRig) -> None:
+    """In weeks a node loses more than three of them, each for a reason of its own."""
+    rig.appear(Tier.TRANSIENT)
+    for number in range(0, 30, 3):
+        rig.die(f"m{number}")
+        rig.die(f"m{number + 1}")
+        rig.start(f"m{number + 2}")
+        rig.die(f"m{number + 2}")
+    assert not [each for each in rig.told() if isinstance(each[1], NodeFailed)]
+    for number in range(30, 33):
+        rig.die(f"m{number}")
+    (failed,) = [each[1] for each in rig.told() if isinstance(each[1], NodeFailed)]
+    assert rig.killed == [failed.up.node] == ["m32"] and failed.failure.problem.startswith(
+        "it cannot start: "
+    )
 
 
 def test_a_node_may_stay_for_thousands_of_machines_after_its_process_has_ended(rig: RayRig) -> None:
