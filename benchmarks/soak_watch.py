@@ -22,7 +22,7 @@ LEAST_WATCHED_S = 600.0
 class Sample:
     at_s: float
     age_s: float
-    bytes: int  # of its own: what is freed when it ends
+    bytes: int  # that it allocated: anonymous, resident
     descriptors: int
 
 
@@ -70,7 +70,7 @@ class Watch:
             with contextlib.suppress(psutil.Error, OSError):
                 kind = kind_of(process, self._root)
                 born_s = process.create_time()
-                sample = Sample(at_s, time.time() - born_s, process.memory_full_info().uss, process.num_fds())
+                sample = Sample(at_s, time.time() - born_s, allocated(process.pid), process.num_fds())
                 self._samples[kind, process.pid, born_s].append(sample)
         with contextlib.suppress(OSError):
             sizes = [file.stat().st_size for file in Path("/dev/shm").glob("*proteus*/*")]
@@ -94,6 +94,18 @@ class Watch:
                 Growth(kind, len(lives), watched_s, most_mib, mib, mib_error, descriptors, rate, error)
             )
         return found
+
+
+def allocated(pid: int) -> int:
+    """The anonymous memory of a process, in bytes: heap, stacks, what it mapped without a file. Raises OSError.
+
+    Not its unique set: the pages of a library are unique to the last process that maps it, so whoever outlives the
+    others seems to grow by all of torch.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise OSError(f"/proc/{pid}/status: found no RssAnon, the process has ended")
 
 
 def slope(lives: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.soak_plan import HEADS, LOSSES, draw, from_text, to_text
-from benchmarks.soak_watch import slope
+from benchmarks.soak_watch import allocated, slope
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(0, 4), st.integers(0, 4))
 def test_a_plan_is_what_was_asked_for_and_parses_back(seed: int, heads: int, losses: int) -> None:
     plan = draw(seed, 1800.0, 5.0, heads, losses)
@@ -45,6 +47,23 @@ def test_growth_is_told_from_noise() -> None:
     rate, error = slope(lives)  # processes one after the other, each with a level of its own
     assert rate == pytest.approx(24, abs=6) and rate - 3 * error > 0
     assert slope([[(1.0, 5.0), (1.0, 6.0)]]) == (0.0, 0.0)
+
+
+def test_what_a_process_allocated_counts_and_what_it_maps_from_a_file_does_not(tmp_path: Path) -> None:
+    size = 32 << 20
+    (tmp_path / "library").write_bytes(bytes(size))
+    before = allocated(os.getpid())
+    with (
+        (tmp_path / "library").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+    ):
+        assert sum(mapped[::4096]) == 0  # read, so that it is resident
+        assert allocated(os.getpid()) - before < size // 4
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.write(b"1" * size)
+    assert allocated(os.getpid()) - before > size * 3 // 4
+    with pytest.raises(OSError, match="/proc/0/status"):
+        allocated(0)
 
 
 @pytest.mark.slow
