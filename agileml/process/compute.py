@@ -368,13 +368,16 @@ class ComputeThread(ComputeJobs):
         if bundle is job.bundles[-1]:
             self._over(job)
 
-    def _keep_pace(self, units: int, started_s: float) -> None:
-        """Pause before a result is reported, if this machine stands for a slower one. units: 0 where it is no whole
-        bundle."""
+    def _keep_pace(self, units: int, started_s: float) -> float:
+        """Pause before a result is reported, if this machine stands for a slower one; returns the seconds. units: 0
+        where it is no whole bundle."""
         now_s = time.monotonic()
-        if (pause_s := self.pace.computed(units, now_s - started_s, now_s)) > 0:
-            time.sleep(pause_s)
-            self.pace.paused(time.monotonic() - now_s)
+        if (pause_s := self.pace.computed(units, now_s - started_s, now_s)) <= 0:
+            return 0.0
+        time.sleep(pause_s)
+        paused_s = time.monotonic() - now_s
+        self.pace.paused(paused_s)
+        return paused_s
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
         """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""

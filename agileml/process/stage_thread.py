@@ -150,14 +150,15 @@ class StageThread(ComputeThread):
                 if end.value is not None:
                     self._mailbox.forget(job.timeline, end.value)
                 return
-            self._keep_pace(0, began_s)
+            paused_s = self._keep_pace(0, began_s)
             answer = None
             if isinstance(step, Awaited):
                 since_s = time.monotonic()
                 answer = self._mailbox.take(step, job.cursor)
                 waited_s += time.monotonic() - since_s
             elif isinstance(step, Computed):
-                compute_s = max(0.0, step.compute_s - waited_s)
+                # The walk measured its earlier pauses itself, but this one came after the result.
+                compute_s = max(0.0, step.compute_s - waited_s) + paused_s
                 self._report(replace(step, compute_s=compute_s, waited_s=waited_s))
                 waited_s = 0.0
             else:

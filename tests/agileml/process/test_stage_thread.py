@@ -101,3 +101,11 @@ def test_what_an_aborted_clock_waited_is_not_taken_from_the_next_one(staged: Sta
     staged.compute(1)
     found = staged.answer()
     assert (found.clock, found.waited_s, found.compute_s) == (1, 0.0, SUMS_S)
+
+
+def test_the_pause_of_a_machine_that_stands_for_a_slower_one_is_computing(staged: Staged) -> None:
+    staged.thread.pace.speed = 1e-3
+    staged.compute(1)
+    found = staged.answer()
+    assert found.waited_s == 0.0
+    assert found.compute_s > SUMS_S
