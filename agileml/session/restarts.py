@@ -74,7 +74,8 @@ def judge(
     if in_a_row >= most:
         told = f"{cause}; given up after {most} restarts from {from_where}, none of which reached a newer checkpoint"
         return RestartVerdict(Next.GIVE_UP, 0.0, cause, told, clock)
-    wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1)) if in_a_row else 0.0
+    # From 2 ** 1024 on a float overflows: with many --restarts a head may stay away for days.
+    wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(in_a_row - 1, 100)) if in_a_row else 0.0
     when = f" in {wait_s:g} s" if wait_s else ""
     told = f"{cause}; the run goes on{when} from {from_where} (restart {len(restarts) + 1})"
     return RestartVerdict(Next.AGAIN, wait_s, cause, told, clock)

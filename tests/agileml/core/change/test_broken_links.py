@@ -149,7 +149,7 @@ def test_it_comes_back_when_nobody_accuses_it_and_later_each_time():
     assert waits_s == [pytest.approx(LEAST_S * factor, abs=3.5) for factor in (1, 2, 4)]
 
 
-@pytest.mark.parametrize("times", [12, 1000])
+@pytest.mark.parametrize("times", [12, 10_000])
 def test_however_often_it_was_given_up_an_hour_is_enough(times):
     members, links = make("r0", "t1", "t2")
     found, at_s = go_on(members, links, 60.0, {"t1": ["t2"]})
