@@ -168,10 +168,10 @@ def _losses(result: Result) -> Mapping[int, float]:
 @contextmanager
 def chaos_folder(out: Path | None, name: str) -> Iterator[Path]:
     """`out`, or a new folder in runs/, which goes again if it stays empty. Raises FolderError."""
-    check_out(out)
-    if out is not None:
+    if out is not None:  # `run_chaos` checks it
         yield out
         return
+    check_out(None)
     try:
         made = new_folder(Path("runs"), name)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Processes that end by themselves: user code exits or crashes, or memory runs out.
 
 Such a process is counted once another has come up on the same Ray node, because then the node was not lost. A lost node
-never uses up the budget.
+never uses up the budget. Processes that die while they start also have a count of their own, for each node in a row.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Failures:
         return self._failed_starts[node]
 
     def machine_lives(self, node: str) -> Death | None:
-        """Count and return the death on a node where another process runs now; None if there was none."""
+        """Count and return the death on a node where another process runs now; None if there was none. It ends a row of
+        failed starts."""
         del self._failed_starts[node]
         death = self._open.pop(node, None)
         if death is not None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.soak_plan import HEADS, LOSSES, draw, from_text, to_text
@@ -18,7 +18,6 @@ from benchmarks.soak_watch import allocated, slope
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(0, 4), st.integers(0, 4))
 def test_a_plan_is_what_was_asked_for_and_parses_back(seed: int, heads: int, losses: int) -> None:
     plan = draw(seed, 1800.0, 5.0, heads, losses)

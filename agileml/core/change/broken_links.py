@@ -101,8 +101,8 @@ class BrokenLinks:
     def _away_s(self, member: Member) -> float:
         """How long nobody must have accused a machine before it comes back."""
         # In months a link breaks more often than that; from 2 ** 1024 on a float overflows.
-        doubled = min(member.times_apart - 1, 100)
-        return min(max(LONGEST_S, self.patience_s), self.patience_s * 2**doubled)
+        doublings = min(member.times_apart - 1, 100)
+        return min(max(LONGEST_S, self.patience_s), self.patience_s * 2**doublings)
 
     def _age(self, members: Membership, now_s: float) -> None:
         """Forget links of which nobody speaks any more; begin anew with those of which an end is not there."""

@@ -36,8 +36,9 @@ def test_the_first_restart_comes_at_once_and_says_why(code: int, said: str) -> N
 def test_restarts_without_a_newer_checkpoint_wait_longer_and_longer() -> None:
     waits_s = [judge(-9, 40, restarts(*[40] * n), 10, is_stopping=False).wait_s for n in range(9)]
     assert waits_s == [0, 1, 2, 4, 8, 16, 32, LONGEST_WAIT_S, LONGEST_WAIT_S]
-    for days in (judge(-9, 40, restarts(*[40] * n), 10_000, is_stopping=False) for n in (1024, 1025, 5000)):
-        assert (days.next, days.wait_s) == (Next.AGAIN, LONGEST_WAIT_S)
+    for count in (1024, 1025, 5000):
+        verdict = judge(-9, 40, restarts(*[40] * count), 10_000, is_stopping=False)
+        assert (verdict.next, verdict.wait_s) == (Next.AGAIN, LONGEST_WAIT_S)
 
 
 def test_a_newer_checkpoint_begins_the_count_anew() -> None:
