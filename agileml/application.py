@@ -287,9 +287,11 @@ class Application(ABC):
     """A model and its data. Every worker has one instance, which keeps no state between units.
 
     `waits_for_parameters`: units are given `ArrivingTables` in a job that overlaps, and wait for what they read.
+    `sums_are_exact`: updates add up to the same bits in any order, as whole numbers do, and there is `process_each`.
     """
 
     waits_for_parameters = False
+    sums_are_exact = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -415,6 +417,20 @@ class Application(ABC):
         sparse table the union of what the units read, and `parameters` and the updates have these rows.
         """
         return None
+
+    def process_each(
+        self,
+        units: Sequence[Unit],
+        items: Sequence[Any],
+        rows: Mapping[str, Array],
+        parameters: Mapping[str, Array],
+    ) -> list[Updates]:
+        """As `process` of each unit from the same parameters, of which `rows` has the rows as in `process_many`.
+
+        Only called in a deterministic job, if `sums_are_exact`, with all units that are computed at once: the engine
+        adds up what is returned, in the order of the units, so one of them may have the sum of all tables.
+        """
+        raise NotImplementedError
 
     def process_streaming(
         self,

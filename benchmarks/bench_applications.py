@@ -29,7 +29,7 @@ from agileml.application import Settings
 from agileml.apps.logistic_regression import LogisticRegression, loss_and_gradient
 from agileml.apps.matrix_factorization import MatrixFactorization, _steps
 from agileml.core.compute.threads import single_threaded
-from agileml.core.compute.unit_computer import UnitError
+from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -22,14 +21,13 @@ from pydantic import Field
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
 from agileml.apps.data import Draw, share_of
 from agileml.apps.documents import Documents, load_documents
-from agileml.apps.gibbs.choice import sampler_of
 from agileml.apps.gibbs.dense import DenseSampler
 from agileml.apps.gibbs.draws import Prior
 from agileml.apps.gibbs.mixture import mixture_of
 from agileml.apps.gibbs.sparse import MOST_TOPICS, SparseSampler
+from agileml.apps.gibbs.units import TOKENS_A_ROW, DocumentSlice, Sweeps, UnitTokens
 from agileml.config.section import Positive, Section, validate
 
-TOKENS_A_ROW = 64
 FOLD_IN_ROUNDS = 50
 MOST_EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
@@ -42,52 +40,10 @@ class LdaConfig(Section):
     beta: Positive = 0.01
 
 
-@dataclass(frozen=True)
-class UnitTokens:
-    """The tokens of a unit. `word_rows`: the words that it reads; `words` count within these. Its tokens are those at
-    `offset` in the rows `token_rows` of the assignments; a first or last row may have tokens of other units too."""
-
-    word_rows: Array
-    words: Array
-    starts: Array
-    token_rows: Array
-    offset: int
-
-
-@dataclass(frozen=True)
-class DocumentSlice:
-    """The documents of a slice, whose first token is number `first` of the training set, and the pieces cut from
-    them."""
-
-    tokens: Array
-    starts: Array
-    first: int
-    _pieces: dict[tuple[int, int], UnitTokens] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """Documents."""
-        return len(self.starts) - 1
-
-    def piece(self, start: int, stop: int) -> UnitTokens:
-        """Documents start .. stop - 1. Every pass asks for the same ones, so they are kept."""
-        if (start, stop) not in self._pieces:
-            begin, end = int(self.starts[start]), int(self.starts[stop])
-            rows, words = np.unique(self.tokens[begin:end], return_inverse=True)
-            first, last = self.first + begin, self.first + end
-            token_rows = np.arange(first // TOKENS_A_ROW, -(-last // TOKENS_A_ROW))
-            self._pieces[start, stop] = UnitTokens(
-                rows,
-                words.astype(np.int32),
-                self.starts[start : stop + 1] - begin,
-                token_rows if last > first else token_rows[:0],
-                first % TOKENS_A_ROW,
-            )
-        return self._pieces[start, stop]
-
-
 class Lda(Application):
     """`lda`: a file of word counts, a text file, or documents drawn from the model."""
+
+    sums_are_exact = True  # of whole numbers
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -135,7 +91,8 @@ class Lda(Application):
         words, starts = np.zeros(2, np.int32), np.array([0, 2])
         for sampler in (DenseSampler, SparseSampler):
             z, counts, totals = np.zeros(2, np.int32), np.full((1, 2), 2, np.float32), np.full(2, 2.0)
-            sampler(counts, Prior(0.1, 0.1, 1)).sweep(words, starts, z, totals, np.uint64(0))
+            fresh = sampler(counts, Prior(0.1, 0.1, 1))
+            fresh.sweep_apart(words, starts, z, totals, np.uint64(0))
 
     def load(self, slice_index: int) -> DocumentSlice:
         train = self.data[0]
@@ -153,7 +110,7 @@ class Lda(Application):
         return {"topics": piece.word_rows, "assignments": piece.token_rows}
 
     def process(self, unit: Unit, items: DocumentSlice, parameters: Mapping[str, Array]) -> Updates:
-        return self._sample([self._piece(unit, items)], [unit], None, parameters)
+        return self._sweeps(None, parameters).one_after_the_other(*self._pieces([unit], [items]))
 
     def process_many(
         self,
@@ -162,45 +119,28 @@ class Lda(Application):
         rows: Mapping[str, Array],
         parameters: Mapping[str, Array],
     ) -> Updates:
-        pieces = [self._piece(unit, share) for unit, share in zip(units, items, strict=True)]
-        return self._sample(pieces, units, rows, parameters)
+        return self._sweeps(rows, parameters).one_after_the_other(*self._pieces(units, items))
 
-    def _sample(
+    def process_each(
         self,
-        pieces: Sequence[UnitTokens],
         units: Sequence[Unit],
-        rows: Mapping[str, Array] | None,
+        items: Sequence[Any],
+        rows: Mapping[str, Array],
         parameters: Mapping[str, Array],
-    ) -> Updates:
-        """All pieces, one after the other; `rows` is what the parameters hold, None: the rows of the only piece."""
-        counts, model = parameters["topics"], self.model
-        prior = Prior(model.alpha, model.beta, self.data[0].word_count)
-        sampler = sampler_of(counts, sum(len(piece.words) for piece in pieces), prior)
-        totals = parameters["totals"][0].copy()
-        assigned = parameters["assignments"].reshape(-1)
-        moved = np.zeros_like(assigned)
-        loss, examples = 0.0, 0
-        for piece, unit in zip(pieces, units, strict=True):
-            if not len(piece.words):
-                continue
-            words, at = piece.words, piece.offset
-            if rows is not None:
-                words = np.searchsorted(rows["topics"], piece.word_rows).astype(np.int32)[words]
-                at += int(np.searchsorted(rows["assignments"], piece.token_rows[0])) * TOKENS_A_ROW
-            old = assigned[at : at + len(words)]
-            z = old.astype(np.int32)
-            state = self.settings.rng(Draw.SAMPLE, unit.clock, unit.slice, unit.part).integers(
-                2**64, dtype=np.uint64
-            )
-            loss += sampler.sweep(words, piece.starts, z, totals, state)
-            moved[at : at + len(words)] = z - old
-            examples += len(words)
-        updates = {
-            "topics": sampler.changes(),
-            "totals": totals[None] - parameters["totals"],
-            "assignments": moved.reshape(-1, TOKENS_A_ROW),
-        }
-        return Updates(updates, loss, examples)
+    ) -> list[Updates]:
+        return self._sweeps(rows, parameters).apart(*self._pieces(units, items))
+
+    def _sweeps(self, rows: Mapping[str, Array] | None, parameters: Mapping[str, Array]) -> Sweeps:
+        prior = Prior(self.model.alpha, self.model.beta, self.data[0].word_count)
+        return Sweeps(parameters, rows, prior)
+
+    def _pieces(
+        self, units: Sequence[Unit], items: Sequence[DocumentSlice]
+    ) -> tuple[list[UnitTokens], list[np.uint64]]:
+        """The tokens of each unit, and the state of its random numbers."""
+        pieces = [self._piece(unit, share) for unit, share in zip(units, items, strict=True)]
+        streams = (self.settings.rng(Draw.SAMPLE, unit.clock, unit.slice, unit.part) for unit in units)
+        return pieces, [stream.integers(2**64, dtype=np.uint64) for stream in streams]
 
     def evaluate(self, parameters: Mapping[str, Array]) -> dict[str, float]:
         test = self.data[1]

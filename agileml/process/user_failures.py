@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agileml.application import Application, InputError
 from agileml.core.compute.traces import user_trace
-from agileml.core.compute.unit_computer import UnitError
+from agileml.core.compute.unit_error import UnitError
 from agileml.core.protocol.commands import Begin, Compute, LoadSlices
 from agileml.core.protocol.messages import Failure
 from agileml.events.terms import Task

@@ -9,7 +9,7 @@ from agileml.application import InputError
 from agileml.config.text import ConfigError
 from agileml.core.compute.contract import ContractError
 from agileml.core.compute.traces import user_trace
-from agileml.core.compute.unit_computer import UnitError
+from agileml.core.compute.unit_error import UnitError
 from agileml.errors import RunError
 from agileml.runs.folder import StorageError
 

@@ -30,17 +30,42 @@ class DenseSampler:
         self._counts = np.empty(counts.size + LANES, np.float32)
         self._counts[: counts.size] = counts.reshape(-1)
         self._counts[counts.size :] = 0
+        self._apart: Array | None = None  # what sweeps apart changed
 
     def sweep(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
         """Draw a new topic for each token, see `SparseSampler.sweep`."""
         p = self._prior
         return float(_sweep(words, starts, z, self._counts, totals, p.alpha, p.beta, p.vocabulary, state))
 
+    def sweep_apart(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
+        """As `sweep`, but no other sweep sees the changes: see `SparseSampler.sweep_apart`."""
+        if self._apart is None:
+            self._apart = np.zeros(self._before.size, np.float32)
+        before = z.copy()
+        loss = self.sweep(words, starts, z, totals, state)
+        _take_back(words, before, z, self._before.shape[1], self._counts, self._apart)
+        return loss
+
     def changes(self) -> Array:
         """What all sweeps changed in the counts. It takes the place of the counts, so the sampler is used up."""
+        if self._apart is not None:
+            return self._apart.reshape(self._before.shape)
         changes: Array = self._counts[: self._before.size].reshape(self._before.shape)
         changes -= self._before
         return changes
+
+
+@numba.njit(cache=True, nogil=True)
+def _take_back(words, before, after, topics, counts, changes):  # type: ignore[no-untyped-def]
+    """Undo in the counts that each token went from topic `before` to `after`, and add it to the changes."""
+    for t in range(words.size):
+        if before[t] != after[t]:
+            row = np.int64(words[t]) * topics
+            old, new = row + before[t], row + after[t]
+            counts[old] += 1
+            counts[new] -= 1
+            changes[old] -= 1
+            changes[new] += 1
 
 
 @numba.njit(cache=True, nogil=True, inline="never")

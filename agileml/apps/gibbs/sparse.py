@@ -34,6 +34,9 @@ class SparseSampler:
         self.length = np.zeros(len(counts), np.int64)
         self._change, self._prior = np.zeros_like(counts), prior
         _list_topics(counts, self.begin, self.entries, self.length)
+        self._listed: tuple[Array, Array] | None = None  # entries and lengths before all sweeps apart
+        self._sweeps = 0  # apart
+        self._swept = np.zeros(len(counts), np.int64)  # the last of these that had the word
 
     def sweep(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
         """Draw a new topic for each token. Returns the sum of -log p(token | the other tokens), each before its draw.
@@ -46,9 +49,31 @@ class SparseSampler:
             _sweep(words, starts, z, *entries, totals, p.alpha, p.beta, p.vocabulary, state, self._change)
         )
 
+    def sweep_apart(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
+        """As `sweep`, but no other sweep sees the changes in the counts: all begin with those that the sampler was
+        given. `changes` has them. One sampler makes sweeps of one kind only."""
+        if self._listed is None:
+            self._listed = self.entries.copy(), self.length.copy()
+        loss = self.sweep(words, starts, z, totals, state)
+        self._sweeps += 1
+        _list_again(words, self._swept, self._sweeps, self.begin, *self._listed, self.entries, self.length)
+        return loss
+
     def changes(self) -> Array:
         """What all sweeps changed in the counts."""
         return self._change
+
+
+@numba.njit(cache=True, nogil=True)
+def _list_again(words, swept, sweep, begin, listed, listed_length, entries, length):  # type: ignore[no-untyped-def]
+    """Give the words of a sweep the entries that they had before it. swept[w]: the sweep that had w last."""
+    for w in words:
+        if swept[w] != sweep:
+            swept[w] = sweep
+            first, n = begin[w], listed_length[w]
+            for i in range(first, first + n):
+                entries[i] = listed[i]
+            length[w] = n
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, inline="never")

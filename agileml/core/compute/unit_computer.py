@@ -11,18 +11,17 @@ aligned subtree, and its sum is taken along the tree of `fold`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from agileml.application import Application, Array, ArrivingTables, InputError, Unit
+from agileml.application import Application, Array, ArrivingTables, Unit
 from agileml.core.compute.arriving import ArrivingBlocks, bring
 from agileml.core.compute.contract import CheckedUpdates, ContractError, checked_reads, checked_updates
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.streaming import Emit, Stream, can_stream
-from agileml.core.compute.traces import user_trace
+from agileml.core.compute.unit_error import UnitError, blamed
 from agileml.core.parameters.arena import joined
 from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
 from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
@@ -30,17 +29,6 @@ from straggler.coverage import Units, members, show, span, union
 
 LOOKS = 32  # at the cursor during a bundle, unless more are asked for
 Rows = Mapping[str, Array]  # ascending row numbers of each sparse table
-
-
-class UnitError(Exception):
-    """User code failed. `place` names the unit, `problem` is one sentence, `trace` the traceback ("" if none)."""
-
-    def __init__(self, place: str, problem: str, trace: str = "") -> None:
-        super().__init__(place, problem, trace)
-        self.place, self.problem, self.trace = place, problem, trace
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.problem}" + (f"\n{self.trace}" if self.trace else "")
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,7 @@ class UnitComputer:
         """Load the slices that are not loaded yet. Raises InputError (bad data) or UnitError (anything else)."""
         for index in slices:
             if index not in self._items:
-                with _blamed(f"loading slice {index}"):
+                with blamed(f"loading slice {index}"):
                     self._items[index] = self.application.load(index)
 
     def items(self, index: int) -> Any:
@@ -208,7 +196,7 @@ class UnitComputer:
         stream = Stream(self.layout, emit)
         units = [self.unit(inputs.reads.clock, number) for number in members(bundle)]
         items = [self._items[unit.slice] for unit in units]
-        with _blamed(f"clock {inputs.reads.clock}, units {show(bundle)}"):
+        with blamed(f"clock {inputs.reads.clock}, units {show(bundle)}"):
             updates = self.application.process_streaming(units, items, inputs.tables, stream.ready)
             if updates is None:
                 self._streams = False
@@ -237,12 +225,13 @@ class UnitComputer:
         numbers = list(members(bundle))
         tree, total, at = TreeSum(), None, 0
         # Where the order of adding counts, units are computed one by one anyway: then looking up costs nothing.
-        most = -(-len(numbers) // LOOKS) if self.deterministic and not cursor.chunk else len(numbers)
+        is_one_by_one = self.deterministic and not self.application.sums_are_exact
+        most = -(-len(numbers) // LOOKS) if is_one_by_one and not cursor.chunk else len(numbers)
         while count := cursor.claim(min(most, len(numbers) - at)):
             chunk, at = numbers[at : at + count], at + count
             if self.deterministic:
-                for number in chunk:
-                    tree.add(self._compute_unit(inputs, number))
+                for leaf in self._leaves(inputs, chunk, is_all=count == len(numbers) > 1):
+                    tree.add(leaf)
             else:
                 more = self._sum_of(inputs, chunk)
                 total = more if total is None else running_sum((total, more))
@@ -257,13 +246,21 @@ class UnitComputer:
             first += size
         return found
 
+    def _leaves(self, inputs: Inputs, numbers: Sequence[int], is_all: bool) -> Iterator[Contribution]:
+        """What each unit adds to the sum of the bundle, of which these are all units or some."""
+        if is_all and self.application.sums_are_exact:
+            yield from self._compute_each(inputs, numbers)
+        else:
+            for number in numbers:
+                yield self._compute_unit(inputs, number)
+
     def _sum_of(self, inputs: Inputs, numbers: Sequence[int]) -> Contribution:
-        at_once = self._compute_many(inputs, numbers) if len(numbers) > 1 else None
-        return at_once or running_sum(self._compute_unit(inputs, number) for number in numbers)
+        at_once = self._together(inputs, numbers, self.application.process_many) if len(numbers) > 1 else []
+        return at_once[0] if at_once else running_sum(self._compute_unit(inputs, n) for n in numbers)
 
     def _reads_of(self, unit: Unit) -> Rows:
         items = self._items[unit.slice]
-        with _blamed(_place(unit)):
+        with blamed(_place(unit)):
             found = self.application.reads(unit, items)
             return checked_reads(self.layout.tables, found)
 
@@ -294,11 +291,23 @@ class UnitComputer:
         unit = self.unit(inputs.reads.clock, number)
         rows = inputs.reads.by_unit[number]
         items, parameters = self._items[unit.slice], self._parameters(inputs, rows)
-        with _blamed(_place(unit)):
+        with blamed(_place(unit)):
             updates = self.application.process(unit, items, parameters)
             return self._contribution(checked_updates("process", self.layout.tables, rows, updates))
 
-    def _compute_many(self, inputs: Inputs, numbers: Sequence[int]) -> Contribution | None:
+    def _compute_each(self, inputs: Inputs, numbers: Sequence[int]) -> list[Contribution]:
+        found = self._together(inputs, numbers, self.application.process_each)
+        if len(found) != len(numbers):
+            problem = (
+                f"process_each() returned {len(found)} updates, expected one for each of {len(numbers)} units"
+            )
+            raise UnitError(_place_of(inputs.reads.clock, numbers), problem)
+        return found
+
+    def _together(
+        self, inputs: Inputs, numbers: Sequence[int], process: Callable[..., Any]
+    ) -> list[Contribution]:
+        """What `process` returns for several units in one call: nothing, their sum, or a list."""
         clock = inputs.reads.clock
         units = [self.unit(clock, number) for number in numbers]
         rows = inputs.reads.rows
@@ -306,11 +315,11 @@ class UnitComputer:
             rows = self._union([inputs.reads.by_unit[number] for number in numbers])
         items = [self._items[unit.slice] for unit in units]
         parameters = self._parameters(inputs, rows)
-        with _blamed(f"clock {clock}, units {show(union(1 << number for number in numbers))}"):
-            updates = self.application.process_many(units, items, rows, parameters)
-            if updates is None:
-                return None
-            return self._contribution(checked_updates("process_many", self.layout.tables, rows, updates))
+        with blamed(_place_of(clock, numbers)):
+            found = process(units, items, rows, parameters)
+            several = found if isinstance(found, list | tuple) else [] if found is None else [found]
+            checked = [checked_updates(process.__name__, self.layout.tables, rows, each) for each in several]
+            return [self._contribution(each) for each in checked]
 
     def _contribution(self, updates: CheckedUpdates) -> Contribution:
         """The updates of whole tables. Splitting them after the addition gives the same sums."""
@@ -369,15 +378,5 @@ def _place(unit: Unit) -> str:
     return f"clock {unit.clock}, slice {unit.slice}, part {unit.part}"
 
 
-@contextmanager
-def _blamed(place: str) -> Iterator[None]:
-    """Turn exceptions of user code into a UnitError of that place; InputError passes as it is."""
-    try:
-        yield
-    except (InputError, UnitError):
-        raise
-    except ContractError as error:
-        raise UnitError(place, str(error)) from None
-    except (Exception, SystemExit) as error:  # also sys.exit() in user code
-        problem = f"{type(error).__name__}: {error}"
-        raise UnitError(place, problem, user_trace(error)) from error
+def _place_of(clock: int, numbers: Sequence[int]) -> str:
+    return f"clock {clock}, units {show(union(1 << number for number in numbers))}"

@@ -14,7 +14,7 @@ from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw
 from agileml.apps.documents import Documents, from_counts
 from agileml.apps.gibbs import dense, sparse
-from agileml.apps.gibbs.choice import sampler_of
+from agileml.apps.gibbs.choice import faster_sampler
 from agileml.apps.gibbs.dense import LANES, DenseSampler, _drawn, _weigh
 from agileml.apps.gibbs.draws import Prior
 from agileml.apps.gibbs.sparse import SparseSampler
@@ -26,13 +26,14 @@ from agileml.core.sequential import run_sequential
 from agileml.process.spec import RunSpec
 
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
+CHOICE = "agileml.apps.gibbs.units.faster_sampler"
 SAMPLERS = pytest.mark.parametrize("sampler", [SparseSampler, DenseSampler])
 MADE = {"kind": "made", "documents": 300, "words": 200, "topics": 5, "length": 40, "test_fraction": 0.2}
 
 
 def always(sampler: Any) -> Any:
-    """In place of `sampler_of`."""
-    return lambda counts, tokens, prior: sampler(counts, prior)
+    """In place of `faster_sampler`."""
+    return lambda some, rows, tokens: sampler
 
 
 def train(app: Lda, clocks: int, **more: Any) -> dict[str, Array]:
@@ -70,6 +71,28 @@ def test_a_sweep_keeps_all_counts(sampler: Any, documents: int, words: int, topi
         if sampler is SparseSampler:
             assert_descending(known, now)
     assert np.array_equal(counts + known.changes(), now)
+
+
+@SAMPLERS
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(words=st.integers(1, 9), topics=st.integers(2, 70), seed=st.integers(0, 2**32 - 1))
+def test_sweeps_apart_begin_with_the_same_counts(sampler: Any, words: int, topics: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, words, 40).astype(np.int32)
+    before = rng.integers(0, topics, 40).astype(np.int32)
+    counts, prior = counts_of(tokens, before, words, topics), Prior(0.3, 0.1, words)
+    known, sums = sampler(counts, prior), counts.sum(axis=0, dtype="f8")
+    changes = np.zeros_like(counts)
+    for number, (first, stop) in enumerate([(0, 25), (25, 40), (0, 25), (10, 11)]):
+        starts, some, state = np.array([0, stop - first]), tokens[first:stop], np.uint64(number)
+        one, other = before[first:stop].copy(), before[first:stop].copy()
+        sums_one, sums_other = sums.copy(), sums.copy()
+        alone = sampler(counts, prior)
+        loss = alone.sweep(some, starts, one, sums_one, state)
+        assert known.sweep_apart(some, starts, other, sums_other, state) == loss
+        assert np.array_equal(one, other) and np.array_equal(sums_one, sums_other)
+        changes += alone.changes()
+    assert np.array_equal(known.changes(), changes)
 
 
 def assert_descending(known: SparseSampler, now: Array) -> None:
@@ -151,7 +174,7 @@ def test_the_sampler_is_chosen_by_what_the_words_have() -> None:
     def chosen(topics: int, had: int, tokens: int) -> type:
         counts = np.zeros((100, topics), np.float32)
         counts[:, :had] = 3
-        return type(sampler_of(counts, tokens, Prior(0.1, 0.01, 100)))
+        return faster_sampler(counts, len(counts), tokens)
 
     assert chosen(100, 1, 1_000_000) is DenseSampler
     assert chosen(1000, 20, 100_000) is SparseSampler
@@ -165,7 +188,7 @@ def test_the_sampler_is_chosen_by_what_the_words_have() -> None:
 def test_tables_are_always_the_counts_of_the_assignments(
     deterministic: bool, sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agileml.apps.lda.sampler_of", always(sampler))
+    monkeypatch.setattr(CHOICE, always(sampler))
     app = Lda(Settings(MADE, {"topics": 7}, 3, 8, 3))
     tables = train(app, 8, parts=2, deterministic=deterministic)
     tokens = app.data[0].tokens
@@ -183,6 +206,22 @@ def test_how_units_are_dealt_does_not_change_a_bit() -> None:
     many = train(app, 6, bundles=[0b1111, 0b110000, 0b01000000, 0b10000000], partitions=3)
     for name in one:
         assert one[name].tobytes() == many[name].tobytes()
+
+
+def test_units_computed_at_once_give_the_bits_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_turn(some: Array, rows: int, tokens: int) -> type:
+        return SparseSampler if tokens % 2 else DenseSampler
+
+    monkeypatch.setattr(CHOICE, in_turn)
+    app = Lda(Settings({**MADE, "documents": 30}, {"topics": 20}, slices=16, clocks_per_pass=3))
+    seen: list[list[float]] = [[], []]
+    found = []
+    for losses, sums_are_exact in zip(seen, (True, False), strict=True):
+        monkeypatch.setattr(Lda, "sums_are_exact", sums_are_exact)
+        found.append(train(app, 6, on_clock=lambda _, loss, examples, to=losses: to.append(loss)))
+    assert seen[0] == seen[1]
+    for name, table in found[0].items():
+        assert table.tobytes() == found[1][name].tobytes()
 
 
 def test_it_learns_what_the_documents_were_drawn_from() -> None:
@@ -308,9 +347,6 @@ def test_nothing_is_compiled_in_a_clock() -> None:
     compiled = [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)]
     for sampler in (DenseSampler, SparseSampler):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "agileml.apps.lda.sampler_of",
-                lambda counts, _, prior, sampler=sampler: sampler(counts, prior),
-            )
+            patch.setattr(CHOICE, always(sampler))
             train(app, 2)
     assert [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)] == compiled

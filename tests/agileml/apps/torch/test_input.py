@@ -19,7 +19,7 @@ from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.objective import OutputLoss
 from agileml.apps.torch.step import Batch, Stepper
 from agileml.config.text import ConfigError
-from agileml.core.compute.unit_computer import UnitError
+from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.runs.folder import RunFolder

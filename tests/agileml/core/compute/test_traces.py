@@ -3,14 +3,14 @@
 import pytest
 
 from agileml.core.compute.traces import user_trace
-from agileml.core.compute.unit_computer import UnitError, _blamed
+from agileml.core.compute.unit_error import UnitError, blamed
 
 
 def test_frames_of_the_package_before_the_users_are_left_out() -> None:
     def mine() -> None:
         raise ValueError("mine")
 
-    with pytest.raises(UnitError) as caught, _blamed("clock 0"):
+    with pytest.raises(UnitError) as caught, blamed("clock 0"):
         mine()
     trace = caught.value.trace
     assert "in mine\n" in trace and trace.endswith("ValueError: mine\n") and "unit_computer.py" not in trace

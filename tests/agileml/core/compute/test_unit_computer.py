@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
 from agileml.core.compute.contract import ContractError, checked_tables, initial_values
-from agileml.core.compute.unit_computer import UnitComputer, UnitError
+from agileml.core.compute.cursor import Cursor
+from agileml.core.compute.unit_computer import UnitComputer
+from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense, Layout, Sparse
 from straggler.coverage import Units, span
@@ -198,6 +200,35 @@ def test_many_units_at_once_is_only_asked_for_without_determinism() -> None:
     run(work, values, 2, [0b11])
     assert isinstance(work.application, Many)
     assert work.application.many == []
+
+
+@pytest.mark.parametrize("too_few", [False, True])
+def test_units_whose_sums_are_exact_are_computed_at_once_if_none_is_given_away(too_few: bool) -> None:
+    class Each(Toy):
+        sums_are_exact = True
+
+        def process_each(self, units: Any, items: Any, rows: Any, parameters: Any) -> list[Updates]:
+            self.many.append(list(units))
+            first = Updates({"sparse": np.full_like(parameters["sparse"], len(units))}, 1.0, 2)
+            return [first, *(Updates({}, 0.5, 1) for _ in units[too_few + 1 :])]
+
+    work, values = make(Each, deterministic=True)
+    assert isinstance(work.application, Each)
+    if too_few:
+        with pytest.raises(UnitError, match=r"returned 3 updates, expected one for each of 4 units") as found:
+            run(work, values, 2, [0b1111])
+        assert found.value.place == "clock 2, units 0-3"
+        return
+    some, alone = run(work, values, 2, [0b1111, 1 << 6])
+    assert (some[0].loss, some[0].examples) == (2.5, 5)
+    assert (whole(work, some)["sparse"].max(), alone[0].loss) == (4, 103)
+    reads = work.reads(2, [0b1111])
+    inputs = work.assemble(reads, pull(work, values, reads.by_partition))
+    cursor = Cursor(4)
+    with cursor.held():
+        cursor.end_at(3)
+    assert [units for units, _ in work.sums(inputs, 0b1111, cursor)] == [0b11, 0b100]
+    assert len(work.application.many) == 1
 
 
 def returning(updates: Any) -> type[Toy]:
