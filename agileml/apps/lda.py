@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pydantic import Field
 from agileml.application import Application, Array, InputError, Settings, Table, Unit, Update, Updates
 from agileml.apps.data import Draw, share_of
 from agileml.apps.documents import Documents, load_documents
+from agileml.apps.gibbs.choice import Sampler
 from agileml.apps.gibbs.dense import DenseSampler
 from agileml.apps.gibbs.draws import Prior
 from agileml.apps.gibbs.mixture import mixture_of
@@ -53,7 +55,7 @@ class Lda(Application):
     def data(self) -> tuple[Documents, Documents]:
         """Training and test documents. Raises InputError."""
         train, test = load_documents(self.settings)
-        most = int(np.bincount(train.tokens).max())
+        most = _most_of_a_word(train)
         if most >= MOST_EXACT:
             raise InputError(
                 f"data: {train.name} has a word {most} times, expected less than {MOST_EXACT} times: counts are float32"
@@ -89,8 +91,10 @@ class Lda(Application):
 
     def warm_up(self) -> None:
         words, starts = np.zeros(2, np.int32), np.array([0, 2])
-        for sampler in (DenseSampler, SparseSampler):
-            z, counts, totals = np.zeros(2, np.int32), np.full((1, 2), 2, np.float32), np.full(2, 2.0)
+        tokens = {2, _most_of_a_word(self.data[0])}  # with many, the dense sampler has wider counts
+        samplers: tuple[type[Sampler], ...] = (DenseSampler, SparseSampler)
+        for sampler, most in product(samplers, tokens):
+            z, counts, totals = np.zeros(2, np.int32), np.full((1, 2), most, np.float32), np.full(2, 2.0)
             fresh = sampler(counts, Prior(0.1, 0.1, 1))
             fresh.sweep_apart(words, starts, z, totals, np.uint64(0))
 
@@ -160,6 +164,10 @@ class Lda(Application):
             "test_tokens": len(test.tokens),
             "split_seed": self.settings.seed,
         }
+
+
+def _most_of_a_word(documents: Documents) -> int:
+    return int(np.bincount(documents.tokens).max())
 
 
 def topic_shares(counts: Array, beta: float) -> Array:

@@ -1,4 +1,5 @@
-"""One sweep over some documents that weighs all topics of each token, a vector of LANES topics at a time.
+"""One sweep over some documents that weighs all topics of each token, a vector of LANES topics at a time: topics k,
+k + LANES, k + 2 LANES ... are added up beside those of the other lanes.
 
 A token takes the same time in any state; SparseLDA's from a random start as long as there are topics. Weights are
 float32, so a topic's probability has an error of about 1e-6 of the token's sum. Each operation is a plain sum or
@@ -12,10 +13,13 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.apps.gibbs.draws import TINY, Prior, random_bits
+from agileml.apps.gibbs.moves import add_moves, take_back
 from agileml.apps.gibbs.prefetch import LINE_BYTES, prefetch
+from agileml.apps.gibbs.running_sums import LANES, add_up
+from agileml.core.parameters.layout import read_only
 
 AHEAD = 2  # tokens: the row of this one's word is fetched
-LANES = 16  # topics k, k + LANES, k + 2 LANES ... are added up beside those of the other lanes
+MOST_NARROW = np.iinfo(np.uint16).max  # tokens of a word
 
 
 class DenseSampler:
@@ -26,10 +30,12 @@ class DenseSampler:
 
     def __init__(self, counts: Array, prior: Prior) -> None:
         self._before, self._prior = counts, prior
-        # The last vector of a row ends in the next row, or in these; there it has no weight.
-        self._counts = np.empty(counts.size + LANES, np.float32)
-        self._counts[: counts.size] = counts.reshape(-1)
-        self._counts[counts.size :] = 0
+        # The last vector of a row ends in the next row, or in the room behind the last one; there it has no weight.
+        # Half of the time goes into bringing rows near, so counts have 16 bits where they may.
+        self._counts = np.zeros(counts.size + LANES, np.uint16)
+        if not _narrowed(read_only(counts), self._counts):
+            self._counts = np.zeros(counts.size + LANES, np.float32)
+            self._counts[: counts.size] = counts.reshape(-1)
         self._apart: Array | None = None  # what sweeps apart changed
 
     def sweep(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
@@ -40,41 +46,34 @@ class DenseSampler:
     def sweep_apart(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
         """As `sweep`, but no other sweep sees the changes: see `SparseSampler.sweep_apart`."""
         if self._apart is None:
-            self._apart = np.zeros(self._before.size, np.float32)
+            self._apart = np.zeros_like(self._before)
         before = z.copy()
         loss = self.sweep(words, starts, z, totals, state)
-        _take_back(words, before, z, self._before.shape[1], self._counts, self._apart)
+        add_moves(words, before, z, self._apart)
+        take_back(words, before, z, self._before.shape[1], self._counts)
         return loss
 
     def changes(self) -> Array:
-        """What all sweeps changed in the counts. It takes the place of the counts, so the sampler is used up."""
+        """What all sweeps changed in the counts."""
         if self._apart is not None:
-            return self._apart.reshape(self._before.shape)
-        changes: Array = self._counts[: self._before.size].reshape(self._before.shape)
-        changes -= self._before
+            return self._apart
+        changes: Array = self._counts[: self._before.size].reshape(self._before.shape) - self._before
         return changes
 
 
 @numba.njit(cache=True, nogil=True)
-def _take_back(words, before, after, topics, counts, changes):  # type: ignore[no-untyped-def]
-    """Undo in the counts that each token went from topic `before` to `after`, and add it to the changes."""
-    for t in range(words.size):
-        if before[t] != after[t]:
-            row = np.int64(words[t]) * topics
-            old, new = row + before[t], row + after[t]
-            counts[old] += 1
-            counts[new] -= 1
-            changes[old] -= 1
-            changes[new] += 1
-
-
-@numba.njit(cache=True, nogil=True, inline="never")
-def _weigh(row, coefficient, beta, partial):  # type: ignore[no-untyped-def]
-    """partial[k] = sum of coefficient (row + beta) over the topics k, k - LANES, k - 2 LANES ..."""
-    for k in range(partial.size):
-        partial[k] = coefficient[k] * (row[k] + beta)
-    for k in range(partial.size - LANES):
-        partial[k + LANES] += partial[k]
+def _narrowed(counts, narrow):  # type: ignore[no-untyped-def]
+    """Copy the counts. False if a word has more tokens than a count can hold, wherever they may move."""
+    words, topics = counts.shape
+    for w in range(words):
+        tokens, row = np.float32(0), narrow[w * topics :]
+        for k in range(topics):
+            count = counts[w, k]
+            tokens += count
+            row[k] = np.uint16(count)
+        if tokens > MOST_NARROW:
+            return False
+    return True
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -110,10 +109,14 @@ def _drawn(u, partial, topics):  # type: ignore[no-untyped-def]
     v -= begin
     # Rounding may lead to a lane without a topic.
     topic = min(lane + within, topics - 1)
-    passed = np.int64(0)
-    for k in range(topic, topics - LANES, LANES):
-        passed += np.int64(partial[k] <= v)
-    return topic + LANES * passed, total
+    # The sums of a lane ascend: halve the places left, without a branch to guess, until none is left.
+    places = np.uint64(topics - 1 - topic) // np.uint64(LANES)
+    while places > 0:
+        half = (places + np.uint64(1)) >> np.uint64(1)
+        has_passed = partial[np.uint64(topic) + (half - np.uint64(1)) * np.uint64(LANES)] <= v
+        topic += np.int64(half) * LANES if has_passed else 0
+        places = places - half if has_passed else half - np.uint64(1)
+    return topic, total
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -153,7 +156,7 @@ def _sweep(words, starts, z, counts, totals, alpha, beta, vocabulary, state):  #
             inverse[k] = 1.0 / (totals[k] + v_beta)
             coefficient[k] = (in_document[k] + prior) * inverse[k]
             _fetch(counts, topics, words[min(t + AHEAD, words.size - 1)])
-            _weigh(row, coefficient, beta_32, partial)
+            add_up(row, coefficient, beta_32, partial)  # of topics k, k - LANES, k - 2 LANES ...
             state, bits = random_bits(state)
             k, total = _drawn(np.float32(bits >> np.uint64(40)) * np.float32(2.0**-24), partial, topics)
             product *= total * others

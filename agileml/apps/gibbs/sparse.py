@@ -15,11 +15,14 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.apps.gibbs.draws import TINY, Prior, random_bits
+from agileml.apps.gibbs.moves import add_moves
+from agileml.apps.gibbs.prefetch import prefetch
 
 TOPIC_BITS = 20
 MOST_TOPICS = 1 << TOPIC_BITS
 _TOPIC = MOST_TOPICS - 1
 _LOOK = 64  # topics of a word that are looked at together
+AHEAD = 4  # tokens: the first topics of this one's word are fetched
 _RESTART = 32  # documents between two fresh sums s, so that rounding does not pile up
 
 
@@ -44,10 +47,10 @@ class SparseSampler:
         Document d has the tokens starts[d] .. starts[d + 1] - 1; `words` (int32) are their rows in the counts, `z`
         (int32) their topics and `totals` (float64) n_k; both are changed in place. `state`: of the random numbers.
         """
-        p, entries = self._prior, (self.begin, self.entries, self.length)
-        return float(
-            _sweep(words, starts, z, *entries, totals, p.alpha, p.beta, p.vocabulary, state, self._change)
-        )
+        p, entries, before = self._prior, (self.begin, self.entries, self.length), z.copy()
+        loss = _sweep(words, starts, z, *entries, totals, p.alpha, p.beta, p.vocabulary, state)
+        add_moves(words, before, z, self._change)
+        return float(loss)
 
     def sweep_apart(self, words: Array, starts: Array, z: Array, totals: Array, state: np.uint64) -> float:
         """As `sweep`, but no other sweep sees the changes in the counts: all begin with those that the sampler was
@@ -177,8 +180,8 @@ def _move(entries, first, n, old, new):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabulary, state, change):  # type: ignore[no-untyped-def]
-    """Changes of n_wk are added to `change`, and made in the entries in place.
+def _sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabulary, state):  # type: ignore[no-untyped-def]
+    """Changes of n_wk are made in the entries.
 
     Long because sums, counts and caches of one token change together, and calls that pass them all are no clearer.
     """
@@ -216,6 +219,8 @@ def _sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabu
             r += beta * (in_document[old] * after - (in_document[old] + 1) * before)
             inverse[old] = after
             coefficient[old] = (alpha + in_document[old]) * after
+            soon = begin[words[min(t + AHEAD, words.size - 1)]]
+            prefetch(np.uintp(entries.ctypes.data + soon * entries.itemsize))
             begins, entered = begin[w], length[w]
             q = -coefficient[old]
             for i in range(begins, begins + entered):
@@ -249,8 +254,6 @@ def _sweep(words, starts, z, begin, entries, length, totals, alpha, beta, vocabu
             coefficient[new] = (alpha + in_document[new]) * after
             if new != old:
                 z[t] = new
-                change[w, old] -= 1
-                change[w, new] += 1
                 length[w] = _move(entries, begins, entered, old, new)
         for i in range(n):
             k = topics[i]

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,9 @@ from agileml.apps.data import Draw
 from agileml.apps.documents import Documents, from_counts
 from agileml.apps.gibbs import dense, sparse
 from agileml.apps.gibbs.choice import faster_sampler
-from agileml.apps.gibbs.dense import LANES, DenseSampler, _drawn, _weigh
+from agileml.apps.gibbs.dense import DenseSampler, _drawn
 from agileml.apps.gibbs.draws import Prior
+from agileml.apps.gibbs.running_sums import LANES, add_up
 from agileml.apps.gibbs.sparse import SparseSampler
 from agileml.apps.lda import Lda, perplexity, topic_shares
 from agileml.config.job import from_values
@@ -29,6 +31,11 @@ SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
 CHOICE = "agileml.apps.gibbs.units.faster_sampler"
 SAMPLERS = pytest.mark.parametrize("sampler", [SparseSampler, DenseSampler])
 MADE = {"kind": "made", "documents": 300, "words": 200, "topics": 5, "length": 40, "test_fraction": 0.2}
+
+
+@numba.njit
+def added_up(row, coefficient, beta, sums):  # type: ignore[no-untyped-def]
+    add_up(row, coefficient, beta, sums)
 
 
 def always(sampler: Any) -> Any:
@@ -103,13 +110,40 @@ def assert_descending(known: SparseSampler, now: Array) -> None:
         assert found == {k: int(row[k]) for k in np.flatnonzero(row)}
 
 
+@pytest.mark.parametrize("kind", [np.uint16, np.float32])
+def test_sums_of_lanes_are_rounded_one_by_one(kind: type) -> None:
+    rng = np.random.default_rng(0)
+    for vectors in (0, 1, 2, 7):
+        row: Array = rng.integers(0, 65_536, LANES * vectors).astype(kind)
+        coefficient = rng.gamma(0.2, size=row.size).astype(np.float32)
+        sums = np.empty(row.size, np.float32)
+        added_up(row, coefficient, np.float32(0.1), sums)
+        weights = coefficient * (row.astype(np.float32) + np.float32(0.1))
+        expected = np.cumsum(weights.reshape(vectors, LANES), axis=0, dtype=np.float32)
+        assert np.array_equal(sums.reshape(vectors, LANES), expected)
+
+
+def test_a_word_with_more_tokens_than_16_bits_hold_draws_the_same_topics() -> None:
+    # The other tokens of word 1 are elsewhere: they make its counts wide, and change no weight of word 0.
+    words, starts = np.zeros(30, np.int32), np.array([0, 10, 30])
+    found = []
+    for most in (60_000, 70_000):
+        counts = np.array([[30, 0, 0], [0, 0, most]], np.float32)
+        z, totals = np.zeros(30, np.int32), np.array([30.0, 0, 60_000])
+        sampler = DenseSampler(counts, Prior(0.3, 0.1, 2))
+        losses = [sampler.sweep(words, starts, z, totals, np.uint64(state)) for state in range(3)]
+        found.append((losses, z.tolist()))
+        assert np.array_equal((counts + sampler.changes())[0], np.bincount(z, minlength=3))
+    assert found[0] == found[1]
+
+
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(topics=st.integers(2, 100), u=st.floats(0, 1 - 2**-24, width=32), seed=st.integers(0, 2**32 - 1))
 def test_the_topic_drawn_is_where_the_partial_sums_pass(topics: int, u: float, seed: int) -> None:
     lanes = -(-topics // LANES) * LANES
     weights, partial = np.zeros(lanes, np.float32), np.empty(lanes, np.float32)
     weights[:topics] = np.random.default_rng(seed).gamma(0.2, size=topics) + 1e-6
-    _weigh(np.zeros(lanes, np.float32), weights, np.float32(1), partial)
+    added_up(np.zeros(lanes, np.uint16), weights, np.float32(1), partial)
     topic, total = _drawn(np.float32(u), partial, topics)
     assert total == pytest.approx(weights.sum(dtype="f8"), rel=1e-5)
     order = np.arange(lanes).reshape(-1, LANES).T.reshape(-1)  # lane by lane
@@ -176,11 +210,11 @@ def test_the_sampler_is_chosen_by_what_the_words_have() -> None:
         counts[:, :had] = 3
         return faster_sampler(counts, len(counts), tokens)
 
-    assert chosen(100, 1, 1_000_000) is DenseSampler
+    assert chosen(100, 5, 1_000_000) is DenseSampler
     assert chosen(1000, 20, 100_000) is SparseSampler
     assert chosen(1000, 20, 500) is DenseSampler, "to list the topics of all words would take longer"
     assert chosen(1000, 600, 100_000) is DenseSampler
-    assert chosen(5000, 100, 2_000) is SparseSampler
+    assert chosen(5000, 100, 3_000) is SparseSampler
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -341,8 +375,13 @@ def test_stale_reads_of_its_own_assignments_are_refused() -> None:
                 spec.job(spec.build())
 
 
-def test_nothing_is_compiled_in_a_clock() -> None:
-    app = Lda(Settings(MADE, {"topics": 7}, 3, 8, 3))
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_nothing_is_compiled_in_a_clock(is_wide: bool, tmp_path: Path) -> None:
+    (tmp_path / "many.txt").write_text(
+        "9\n3\n9\n" + "".join(f"{d} {d % 3 + 1} 30000\n" for d in range(1, 10))
+    )
+    wide = {"path": str(tmp_path / "many.txt"), "test_fraction": 0}
+    app = Lda(Settings(wide if is_wide else MADE, {"topics": 7}, 3, 8))
     app.warm_up()
     compiled = [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)]
     for sampler in (DenseSampler, SparseSampler):
