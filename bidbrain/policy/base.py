@@ -168,7 +168,12 @@ def next_tick_s(start_s: int, now_s: int, tick_s: int) -> int:
 
 
 def hour_end_wakes(view: MarketView, now_s: int, lead_s: int, requested: bool) -> list[int]:
-    """When decisions on held hours are due: `lead_s` before each end, also for a request made now (`requested`)."""
+    """When decisions on held hours are due: `lead_s` before each end, also for a request granted now (`requested`).
+
+    Where that is before the hour begins, nothing is decided on: hours go on by themselves.
+    """
+    if lead_s > HOUR_S:
+        return []
     times = [h.hour_end_s - lead_s for h in view.holdings if h.phase is Phase.HELD]
     if requested:
         times.append(now_s + HOUR_S - lead_s)

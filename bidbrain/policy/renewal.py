@@ -67,7 +67,9 @@ class Renewal:
                 break
             actions.append(Request(request.market, size, request.bid))
             room -= size
-        requested = any(isinstance(action, Request) for action in actions)
+        # One that is granted later makes the policy be asked then.
+        at_once = self._setting.bidding.grant_delay_s == 0
+        requested = at_once and any(isinstance(action, Request) for action in actions)
         wakes = hour_end_wakes(view, now_s, lead_s, requested)
         if room > 0:
             wakes.append(next_tick_s(self._start_s, now_s, TICK_S))

@@ -28,7 +28,6 @@ from bidbrain.policy.registry import KernelPolicy
 from bidbrain.risk.eviction import Floats
 from bidbrain.risk.survival import RECENT_S, price_state
 
-SLOTS = 48
 TICK_S = 120
 PROTEUS_LEAD_S = 60
 
@@ -172,6 +171,20 @@ def _held_delta(deltas: Ints, margin: int) -> int:
 
 
 @njit(cache=True)
+def _most_slots(kind: int, job: JobNumbers) -> int:
+    """The most allocations that there can be at once: numba writes beyond an array without a word.
+
+    Up to the cap are requested or held. The renewal policy lets all of them go as often as every HOUR_S - boot seconds,
+    and each stays for the rest of its hour: a boot, and the delay of the grant in its place.
+    """
+    full = (job.cap_vcpus + job.slot_vcpus - 1) // job.slot_vcpus
+    if kind in (STANDARD, PROTEUS):
+        return full + 1
+    leaving_s = job.boot_first_s + job.grant_delay_s
+    return full * (2 + leaving_s // max(1, HOUR_S - job.boot_first_s)) + 1
+
+
+@njit(cache=True)
 def simulate_job(
     kind: int, start_s: int, job: JobNumbers, markets: MarketArrays, tables: Tables, tape: Ints, out: Ints
 ) -> bool:
@@ -185,9 +198,11 @@ def simulate_job(
     for m in range(n):
         low, high = markets.first[m], markets.first[m + 1]
         at[m] = _step_at(markets, low, high, start_s)
-    slots = np.zeros((SLOTS, SLOT_COLUMNS), np.int64)
-    terms = np.empty((SLOTS + 1, 4))
-    counters = np.zeros(3, np.int64)  # numbers given, tape rows, slots in use
+    most = _most_slots(kind, job)
+    slots = np.zeros((most, SLOT_COLUMNS), np.int64)
+    terms = np.empty((most + 1, 4))
+    counters = np.zeros(4, np.int64)  # numbers given, tape rows, slots in use, the first grant
+    counters[3] = NEVER_S
     for i in range(RESULTS):
         out[i] = 0
     t = start_s
@@ -303,9 +318,8 @@ def simulate_job(
                 b = min(b, pause_until)
             for i in range(used):
                 if slots[i, PHASE] >= HELD:
-                    ready = slots[i, GRANT_S] + (
-                        job.boot_first_s if slots[i, NUMBER] == 0 else job.boot_next_s
-                    )
+                    is_first = slots[i, GRANT_S] == counters[3]
+                    ready = slots[i, GRANT_S] + (job.boot_first_s if is_first else job.boot_next_s)
                     if ready <= a:
                         vcpus += slots[i, VCPUS]
                     elif ready < b:
@@ -455,6 +469,7 @@ def _grant(
         counters[1] = _put(tape, counters[1], t, REFUSED, slots, i, price, NOTHING, NOTHING)
         slots[i, PHASE] = FREE
         return
+    counters[3] = min(counters[3], t)
     slots[i, PHASE] = HELD
     slots[i, HOUR_START_S] = t
     slots[i, HOUR] = 0

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.accounts.ledger import Entry
+from bidbrain.accounts.ledger import Entry, EntryKind
 from bidbrain.history.generate import Character, generate
 from bidbrain.instants import Interval
 from bidbrain.policy.registry import SCHEMES
 from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import simulate
-from tests.bidbrain.makers import EVALUATE, ON_DEMAND, make_setting
+from tests.bidbrain.makers import EVALUATE, ON_DEMAND, history_of, make_setting
 
 COMPILED = [name for name, scheme in SCHEMES.items() if scheme.compiled]
 
@@ -48,6 +48,44 @@ def test_with_delays_floors_and_costs_of_change(turbulent, name: str) -> None:
     for number in range(6):
         fast, plain = both(setting, name, EVALUATE.start_s + 50_021 * number)
         assert fast == plain
+
+
+def test_a_refused_request_is_no_first_allocation() -> None:
+    """The first machines boot; later ones restart from a checkpoint. Those that were refused were never there."""
+    start_s = EVALUATE.start_s
+    rows = [(start_s - 100, 150_000), (start_s + 30, 300_000), (start_s + 600, 150_000)]
+    history = history_of({"c4.xlarge@us-east-1a": rows}, start_s + 86_400)
+    setting = make_setting(history, Workload(hours=2.0), Bidding(grant_delay_s=60))
+    fast, plain = both(setting, "standard_checkpoint", start_s)
+    assert fast == plain
+    assert EntryKind.REFUSED in {entry.kind for entry in fast}
+
+
+def test_slots_that_are_let_go_again_before_the_hours_of_others_end() -> None:
+    """Grants take so long that three sets of slots are there at once, each of them the whole cap."""
+    start_s, names = EVALUATE.start_s, [f"c4.xlarge@us-east-1{zone}" for zone in "abc"]
+    rows: dict[str, list[tuple[int, int]]] = {name: [(start_s - 30 * 86_400, 200_000)] for name in names}
+    for number in range(12):
+        # A little before each decision another market becomes the cheapest by far.
+        at_s = start_s + 3480 * number - 100
+        rows[names[number % 3]].append((at_s, int(150_000 * 0.8**number)))
+    setting = make_setting(
+        history_of(rows, start_s + 40 * 3600),
+        Workload(hours=6.0),
+        Bidding(grant_delay_s=3479, slot_vcpus=39),
+    )
+    fast, plain = both(setting, "renewal", start_s)
+    assert fast == plain
+
+
+@pytest.mark.parametrize("name", ["renewal", "one_hour_oracle"])
+def test_decisions_that_are_due_before_their_hour_begins_are_not_made(turbulent, name: str) -> None:
+    job = Workload(hours=2.0, engine=Engine(boot_s=1800))
+    setting = make_setting(turbulent, job, Bidding(grant_delay_s=3000))
+    for number in range(4):
+        fast, plain = both(setting, name, EVALUATE.start_s + 50_021 * number)
+        assert fast == plain
+        assert EntryKind.LET_GO not in {entry.kind for entry in fast}
 
 
 @given(
