@@ -50,6 +50,15 @@ def test_with_delays_floors_and_costs_of_change(turbulent, name: str) -> None:
         assert fast == plain
 
 
+@pytest.mark.parametrize("name", ["proteus", "renewal", "one_hour_oracle"])
+@pytest.mark.parametrize("vcpus", [1, 2])
+def test_a_cap_below_the_share_of_a_request(turbulent, name: str, vcpus: int) -> None:
+    setting = make_setting(turbulent, Workload(vcpus=vcpus, hours=1.0, cap=1.0))
+    fast, plain = both(setting, name, EVALUATE.start_s)
+    assert fast == plain
+    assert {entry.vcpus for entry in fast if entry.kind is EntryKind.REQUEST} == {1}
+
+
 def test_a_refused_request_is_no_first_allocation() -> None:
     """The first machines boot; later ones restart from a checkpoint. Those that were refused were never there."""
     start_s = EVALUATE.start_s
