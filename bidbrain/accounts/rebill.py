@@ -1,8 +1,8 @@
 """Re-billing: the cost of a ledger's allocations computed from the price history alone, line by line.
 
-The ledger gives only grants and ends (which instances were held, from when to when), the history gives the prices, and
-the rules give the amounts. The audit also reports where the history contradicts the ledger: a grant above its bid, an
-eviction that no price explains, a missing eviction.
+The ledger gives only grants and ends (which instances were held, from when to when, and in which hour they ended), the
+history gives the prices, and the rules give the amounts. The audit also reports where the history contradicts the
+ledger: a grant above its bid, an eviction that no price explains, a missing eviction.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _allocation_lines(
         gone_s = steps.eviction_s(grant.at_s, grant.bid or 0)
         _check_market(grant, end, end_s, gone_s, price_at(grant.at_s), differences)
     ending = None if end is None else ENDING_OF[end.kind]
-    life = Life(grant.at_s, grant.vcpus, vcpus_per_machine, None if end is None else end_s, ending)
+    hour = end.hour if end is not None and ending is Ending.TERMINATED else None
+    life = Life(grant.at_s, grant.vcpus, vcpus_per_machine, None if end is None else end_s, ending, hour)
     return [
         (line.at_s, grant.allocation, line.hour, line.micro_usd)
         for line in bill(RULES[header.rules], life, price_at, last_s)

@@ -118,13 +118,18 @@ RULES: dict[str, Rules] = {rules.name: rules for rules in (Hourly2016(), PerSeco
 
 @dataclass(frozen=True)
 class Life:
-    """One allocation from its grant to its end (None: it still runs), in s."""
+    """One allocation from its grant to its end (None: it still runs), in s.
+
+    hour: the instance hour in which we terminated it (None: not known). It says on which side of a boundary that was:
+    an allocation may go with its hour, or be given back when the next one has just begun, and is paid.
+    """
 
     grant_s: int
     vcpus: int
     vcpus_per_machine: int
     end_s: int | None
     ending: Ending | None
+    hour: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,8 @@ def bill(rules: Rules, life: Life, price_at: Callable[[int], int], now_s: int) -
         if amount := rules.begins(hour):
             yield Line(begin_s, number, hour.price, amount)
         over_s = begin_s + HOUR_S
-        if over_s < end_s or (over_s == end_s and life.ending is None):
+        begins_another = life.ending is None or (life.hour is not None and life.hour > number)
+        if over_s < end_s or (over_s == end_s and begins_another):
             if amount := rules.passes(hour):
                 yield Line(over_s, number, hour.price, amount)
             number += 1

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from bidbrain.accounts.ledger import EntryKind, Ledger, LedgerError, lines_of, read_ledgers, write_ledgers
 from bidbrain.accounts.rebill import rebill
 from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.policy.base import Decision, GiveBack, MarketView, Request
 from bidbrain.policy.registry import SCHEMES
 from bidbrain.setting import Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
+from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, make_setting
 
 
@@ -106,6 +108,31 @@ def test_many_jobs_of_each_scheme(turbulent, scale: int) -> None:
         for number in range(scale):
             audit = rebill(fast.ledger(EVALUATE.start_s + 5_003 * number, f"{number}")[1], turbulent)
             assert audit.differences == ()
+
+
+class BackAtTheBoundary:
+    """Holds one allocation, and gives it back at the instant at which its second hour begins."""
+
+    def __init__(self, setting: Setting, start_s: int) -> None:
+        self._end_s = start_s + 3600
+
+    def decide(self, now_s: int, view: MarketView) -> Decision:
+        offer = view.offers[0]
+        if now_s >= self._end_s:
+            return Decision(tuple(GiveBack(held.number) for held in view.holdings), "at the boundary")
+        held = (Request(offer.market, 8, 10 * offer.on_demand),) if not view.holdings else ()
+        return Decision(held, "one allocation", self._end_s)
+
+
+@pytest.mark.parametrize("rules", ["hourly_2016", "per_second"])
+def test_what_is_given_back_when_its_next_hour_has_begun(turbulent, rules: str) -> None:
+    setting = make_setting(turbulent, Workload(vcpus=8, hours=9.0), rules=rules)
+    start_s = EVALUATE.start_s
+    _, ledger = simulate(setting, "back", BackAtTheBoundary(setting, start_s), start_s, True)
+    assert [entry.at_s - start_s for entry in ledger.entries if entry.kind is EntryKind.TERMINATION] == [3600]
+    audit = rebill(ledger, turbulent)
+    assert audit.differences == ()
+    assert audit.history_micro_usd == ledger.micro_usd
 
 
 def test_a_ledger_survives_its_file(turbulent, tmp_path: Path) -> None:

@@ -79,6 +79,16 @@ def test_per_second_paid_has_no_free_first_hour() -> None:
     assert [line.micro_usd for line in lines(PAID, 5, Ending.EVICTED)] == [3_333]
 
 
+@pytest.mark.parametrize(("hour", "amounts"), [(None, [200_000]), (0, [200_000]), (1, [200_000, 400_000])])
+def test_given_back_at_a_boundary_before_or_after_the_next_hour_began(
+    hour: int | None, amounts: list[int]
+) -> None:
+    life = Life(0, 8, 4, 3600, Ending.TERMINATED, hour)
+    assert [line.micro_usd for line in bill(OLD, life, price_at, 10_000)] == amounts
+    by_second = list(bill(NEW, life, price_at, 10_000))
+    assert [line.micro_usd for line in by_second] == [200_000]  # no second of the next hour was used
+
+
 def test_a_fraction_of_a_machine_is_rounded_half_up_once() -> None:
     third = list(bill(OLD, Life(0, 1, 3, 1, Ending.JOB_END), lambda _: 2, 9))
     # 2/3 of a micro-dollar for the hour is 1; a second of it is 0: 1 comes back.
