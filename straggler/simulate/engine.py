@@ -115,9 +115,10 @@ class Simulation:
         assert not never, f"units that were never counted: {never}"
         out, end = self.outcome, self.last_ns
         for worker, runner in enumerate(self.runners):
-            if worker in self.alive and runner.idle_since_ns is not None:
-                out.waiting_s += max(0, end - runner.idle_since_ns) / SECOND_NS
-            out.worker_s += min(end, self.left_ns.get(worker, end)) / SECOND_NS
+            there_ns = min(end, self.left_ns.get(worker, end))  # it may have left after the last unit
+            if runner.idle_since_ns is not None:
+                out.waiting_s += max(0, there_ns - runner.idle_since_ns) / SECOND_NS
+            out.worker_s += there_ns / SECOND_NS
         out.total_s = end / SECOND_NS
         out.messages = {kind.__name__: count for kind, count in self.sent.items()}
         return out
@@ -337,8 +338,6 @@ class Simulation:
         runner = self.runners[worker]
         self.alive.discard(worker)
         self.left_ns[worker] = self.now
-        if runner.idle_since_ns is not None:
-            self.outcome.waiting_s += (self.now - runner.idle_since_ns) / SECOND_NS
         detect_s = departure.detect_s
         if departure.notice:
             detect_s = 2 * self.network.delay_s

@@ -119,6 +119,15 @@ def test_a_worker_leaves_once() -> None:
     assert rows[0] == rows[1]
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_worker_that_leaves_after_the_end_changes_nothing(scheme: str) -> None:
+    run = partial(run_scheme, parse_scheme(scheme), parse_pattern("slow-worker:200"))
+    late = replace(SMALL, departures=(Departure(3, 5000.0),))
+    usual, row = run(SMALL, 1)[0], run(late, 1)[0]
+    assert row.waiting_share == pytest.approx(usual.waiting_share)
+    assert (row.per_iteration_s, row.moved_share) == (usual.per_iteration_s, usual.moved_share)
+
+
 def test_flexrr_and_its_parts_on_the_slow_worker_pattern() -> None:
     """Figure 3.6 in small: both parts help, together they come close to ideal, work moves from the slow."""
     experiment = Experiment(Cluster(32, 8), iterations=12, units=400)
