@@ -132,11 +132,12 @@ class StragglerConfig(_Strict):
                 raise ValueError(
                     f"departures: machine is {departure.machine}; expected one below {self.machines}"
                 )
-        for pattern in self.patterns:
-            parse_pattern(pattern).shares(cluster)
+        patterns = [parse_pattern(pattern) for pattern in self.patterns]
+        for pattern in patterns:
+            pattern.shares(cluster)
         schemes = [parse_scheme(scheme) for scheme in self.schemes]
         _check_once("schemes", [str(scheme) for scheme in schemes])
-        _check_once("patterns", self.patterns)
+        _check_once("patterns", [str(pattern) for pattern in patterns])
         for parameters in (self.flexrr, *self.variants.values()):
             self.experiment(parameters)
             if any(scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR) for scheme in schemes):

@@ -105,6 +105,11 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
         (["--schemes", ""], "", "options: schemes"),
         (["--schemes", "bsp ssp:1 bsp"], "", "schemes: found bsp twice; expected each once"),
         (["--pattern", "none", "--pattern", "none"], "", "patterns: found none twice; expected each once"),
+        (
+            ["--pattern", "slow-worker:200", "--pattern", "slow-worker:200.0"],
+            "",
+            "patterns: found slow-worker:200 twice; expected each once",
+        ),
         (["--workers", "0"], "", "options: workers is 0"),
         (["--workers", "4", "--machines", "8"], "", "4 workers on 8 machines"),
         (
