@@ -162,19 +162,20 @@ def _new_folder(path: Path) -> Path:
 
 
 def _check_folder(folder: Path) -> None:
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise typer.BadParameter(f"--out {folder} is a file; expected a folder or a new name")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        what = "a file" if os.path.exists(folder) else "a link to nothing"
+        raise typer.BadParameter(f"--out {folder} is {what}; expected a folder or a new name")
     try:
         is_used = os.path.isdir(folder) and any(folder.iterdir())
     except OSError as error:
         raise typer.BadParameter(f"--out {folder} cannot be looked into: {error.strerror}") from None
     if is_used:
         raise typer.BadParameter(f"--out {folder} holds something already; expected a new or empty folder")
-    parent = folder.absolute().parent
-    while not os.path.exists(parent):
-        parent = parent.parent
-    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
-        raise typer.BadParameter(f"--out {folder}: {parent} is not a folder that can be written to")
+    place = folder.absolute()  # of the folder, or of the first that is to be made
+    while not os.path.exists(place):
+        place = place.parent
+    if not os.path.isdir(place) or not os.access(place, os.W_OK):
+        raise typer.BadParameter(f"--out {folder}: {place} is not a folder that can be written to")
 
 
 def _table(summaries: list[Summary], variants: bool) -> Table:

@@ -18,15 +18,19 @@ from straggler.simulate.schemes import Row
 
 
 def write_report(out: Path, config: StragglerConfig, rows: Sequence[tuple[str, Row]]) -> None:
-    """Write config.yaml, runs.csv, summary.json and figure.png into a new folder, all or nothing."""
-    partial = out.with_name(f".{out.name}.partial")
+    """Write config.yaml, runs.csv, summary.json and figure.png into a new or an empty folder, all or nothing."""
+    # A folder that is there stays itself: it may be a link, a mounted one, or the one that the command runs in.
+    is_there = out.is_dir()
+    partial = out / ".partial" if is_there else out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         _write(partial, config, rows)
-        if out.exists():
-            out.rmdir()  # it was looked at before the run: an empty folder
-        partial.rename(out)
+        if is_there:
+            for file in sorted(partial.iterdir()):
+                file.rename(out / file.name)
+        else:
+            partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

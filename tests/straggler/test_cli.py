@@ -185,3 +185,23 @@ def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest
     assert (tmp_path / "old" / "file").read_text() == "kept"
     assert run([*SMALL, "--out", str(tmp_path / "old" / "file")]) == 2
     assert "file is a file; expected a folder or a new name" in capsys.readouterr().err
+
+
+def test_an_empty_folder_stays_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be a link, the folder that the command runs in, or mounted, so that it cannot be made anew."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("there")
+    monkeypatch.chdir(tmp_path / "here")
+    for out in (".", "../link"):
+        before = Path(out).stat().st_ino
+        assert run([*SMALL, "--schemes", "bsp", "--out", out]) == 0
+        names = {path.name for path in Path(out).iterdir()}
+        assert names == {"config.yaml", "summary.json", "runs.csv", "figure.png"}
+        assert Path(out).stat().st_ino == before
+    (tmp_path / "lost").symlink_to("nowhere")
+    assert run([*SMALL, "--schemes", "bsp", "--out", "../lost"]) == 2
+    assert "../lost is a link to nothing; expected a folder or a new name" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link", "lost", "there"]
