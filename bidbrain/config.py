@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -143,10 +144,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         if isinstance(values.get(key), list):
             # Paths in a config are relative to the folder that the command runs in, or else to the config's.
             values[key] = [
-                each if Path(str(each)).exists() else str(_beside(folder, str(each))) for each in values[key]
+                each if os.path.exists(str(each)) else str(_beside(folder, str(each))) for each in values[key]
             ]
     return values
 
 
 def _beside(folder: Path, name: str) -> Path:
-    return folder / name if (folder / name).exists() else Path(name)
+    return folder / name if os.path.exists(folder / name) else Path(name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 DAY_S = 86_400
+FIRST_S, LAST_S = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999
 
 
 def parse_instant(text: str) -> int:
@@ -21,7 +22,10 @@ def parse_instant(text: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() // 1)
+    seconds = int(moment.timestamp() // 1)
+    if not FIRST_S <= seconds <= LAST_S:  # by its zone
+        raise ValueError(f"{text!r} is outside of the years 1 to 9999 (UTC)")
+    return seconds
 
 
 def show_instant(seconds: int) -> str:

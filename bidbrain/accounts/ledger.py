@@ -218,7 +218,7 @@ def read_ledgers(path: Path) -> Iterator[Ledger]:
                 raise LedgerError(
                     f"{where}: not a ledger line, {error} is missing; expected a file such as a run's ledger.jsonl"
                 ) from None
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise LedgerError(f"{where}: not a ledger line ({type(error).__name__}: {error})") from None
             if header is None or line["job"] != header.job:
                 raise LedgerError(f"{where}: an event of job {line['job']!r} without its header before it")

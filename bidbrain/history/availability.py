@@ -7,7 +7,6 @@ Instants count from the beginning of a trace (0).
 from __future__ import annotations
 
 import csv
-import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bidbrain.history.prices import NEVER_S, Ints, Market
-from bidbrain.history.readers import HistoryError, open_text
+from bidbrain.history.readers import HistoryError, load_json, open_text, reading
 
 TICK_S = 300
 POOL_TYPE = "node"
@@ -56,21 +55,14 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """One pool, named after its file; raises HistoryError with one sentence."""
-    if not path.is_file():
-        raise HistoryError(f"{path}: no such file")
-    name = path.name.split(".")[0]
-    market = Market(POOL_TYPE, name)
-    try:
+    market = Market(POOL_TYPE, path.name.split(".")[0])
+    with reading(path):
+        if not path.is_file():
+            raise HistoryError(f"{path}: no such file")
         with open_text(path) as text:
             if ".json" in path.suffixes:
-                return _from_json(path, market, json.load(text))
+                return _from_json(path, market, load_json(path, text))
             return _from_events(path, market, list(csv.reader(text)))
-    except json.JSONDecodeError as error:
-        raise HistoryError(f"{path} line {error.lineno}: not JSON ({error.msg})") from None
-    except UnicodeDecodeError:
-        raise HistoryError(f"{path}: not a text file") from None
-    except (OSError, EOFError, csv.Error) as error:
-        raise HistoryError(f"{path}: cannot be read ({error})") from None
 
 
 def _from_json(path: Path, market: Market, document: object) -> Trace:

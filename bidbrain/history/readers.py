@@ -9,19 +9,21 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bidbrain.history.prices import HOLE_S, History, Market, Steps, find_holes
+from bidbrain.instants import LAST_S, parse_instant
 from bidbrain.money import micro_usd
 
 COLUMNS = ("timestamp", "instance_type", "availability_zone", "product", "price")
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".json", ".json.gz", ".json.zst")
-LAST_S = 253_402_300_799  # the end of the year 9999
 Row = tuple[int, str, str, str, int]
 
 
@@ -41,20 +43,51 @@ def open_text(path: Path) -> io.TextIOBase:
     return path.open(encoding="utf-8-sig", newline="")
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what a file that is broken, packed badly or not to be read raises into a HistoryError."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise HistoryError(f"{path}: not a text file (expected CSV or JSON in UTF-8)") from None
+    except OSError as error:
+        raise HistoryError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, csv.Error, zlib.error) as error:
+        raise HistoryError(f"{path}: cannot be read ({error})") from None
+    except Exception as error:
+        if type(error).__name__ == "ZstdError":
+            raise HistoryError(f"{path}: cannot be read ({error})") from None
+        raise
+
+
+def load_json(path: Path, text: io.TextIOBase) -> Any:
+    """The values of a JSON text. Raises HistoryError."""
+    written = text.read()
+    try:
+        return json.loads(written)
+    except json.JSONDecodeError as error:
+        raise HistoryError(f"{path} line {error.lineno}: not JSON ({error.msg})") from None
+    except (RecursionError, ValueError) as error:  # nested too deeply, a number of thousands of digits
+        raise HistoryError(f"{path}: JSON that cannot be used ({error})") from None
+
+
 def history_files(paths: Iterable[Path]) -> list[Path]:
     """The files behind files and folders (a folder: its price files, sorted by name)."""
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
-            if not inside:
-                raise HistoryError(f"{path}: a folder without price files (*.csv, *.json, also .gz or .zst)")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise HistoryError(f"{path}: no such file or folder")
+        with reading(path):
+            found += _files_of(path)
     return found
+
+
+def _files_of(path: Path) -> list[Path]:
+    if path.is_dir():
+        if inside := sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES)):
+            return inside
+        raise HistoryError(f"{path}: a folder without price files (*.csv, *.json, also .gz or .zst)")
+    if not path.is_file():
+        raise HistoryError(f"{path}: no such file or folder")
+    return [path]
 
 
 def read_history(paths: Iterable[Path]) -> History:
@@ -86,19 +119,8 @@ def read_history(paths: Iterable[Path]) -> History:
 def read_rows(path: Path) -> Iterator[Row]:
     """(seconds, type, zone, product, micro-dollars/h) for every row of one file, in its order."""
     is_json = ".json" in path.suffixes
-    try:
-        with open_text(path) as text:
-            yield from _json_rows(path, text) if is_json else _csv_rows(path, text)
-    except HistoryError:
-        raise
-    except UnicodeDecodeError:
-        raise HistoryError(f"{path}: not a text file (expected CSV or JSON in UTF-8)") from None
-    except (OSError, EOFError, csv.Error) as error:
-        raise HistoryError(f"{path}: cannot be read ({error})") from None
-    except Exception as error:
-        if type(error).__name__ == "ZstdError":
-            raise HistoryError(f"{path}: cannot be read ({error})") from None
-        raise
+    with reading(path), open_text(path) as text:
+        yield from _json_rows(path, text) if is_json else _csv_rows(path, text)
 
 
 def _csv_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
@@ -131,10 +153,7 @@ def _csv_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
 
 
 def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
-    try:
-        document = json.load(text)
-    except json.JSONDecodeError as error:
-        raise HistoryError(f"{path} line {error.lineno}: not JSON ({error.msg})") from None
+    document = load_json(path, text)
     entries = document.get("SpotPriceHistory") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         raise HistoryError(f"{path}: not a price history: expected the key 'SpotPriceHistory' with a list")
@@ -155,10 +174,9 @@ def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
 
 def _seconds(stamp: str, where: str) -> int:
     try:
-        moment = datetime.fromisoformat(stamp)
+        return parse_instant(stamp)
     except ValueError:
         raise HistoryError(f"{where}: {stamp!r} is not a timestamp (expected 2016-02-25T10:38:07Z)") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() // 1)
 
 
 def _since_1970(stamp: float, where: str) -> int:

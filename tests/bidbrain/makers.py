@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,3 +72,9 @@ def made_trace(name: str, nodes: int, hours: float, up_h: float, down_h: float, 
         counts += [int(level)] * stay
         up = not up
     return Trace(Market(POOL_TYPE, name), TICK_S, np.array(counts[: int(hours * 3600 / TICK_S)], np.int64))
+
+
+def broken_gzip(data: bytes) -> bytes:
+    """A packed file that begins well, and is no deflate stream."""
+    packed = gzip.compress(data)
+    return packed[:10] + b"\xff" * (len(packed) - 10)

@@ -17,6 +17,12 @@ def test_what_is_no_interval_says_so(text: str) -> None:
         Interval.parse(text)
 
 
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_an_instant_that_its_zone_puts_outside_of_all_years_says_so(text: str) -> None:
+    with pytest.raises(ValueError, match="outside of the years 1 to 9999"):
+        parse_instant(text)
+
+
 def test_cutting_holes_out_of_an_interval() -> None:
     whole = Interval(0, 100)
     assert whole.minus((Interval(10, 20), Interval(15, 30), Interval(90, 200))) == (

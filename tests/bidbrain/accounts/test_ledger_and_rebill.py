@@ -187,6 +187,7 @@ def test_an_eviction_that_no_price_explains_is_named(turbulent) -> None:
     ("text", "sentence"),
     [
         ("", "no jobs in this ledger"),
+        ("[" * 200_000, "line 1: not a ledger line"),
         ("not json\n", "line 1: not a ledger line"),
         (
             '{"job": "a", "at": "2016-01-01", "kind": "grant"}\n',

@@ -7,7 +7,7 @@ import pytest
 from bidbrain.history.availability import read_trace
 from bidbrain.history.prices import NEVER_S
 from bidbrain.history.readers import HistoryError
-from tests.bidbrain.makers import pool
+from tests.bidbrain.makers import broken_gzip, pool
 
 
 def test_counts_and_changes_of_a_trace() -> None:
@@ -72,3 +72,20 @@ def test_bad_traces_are_one_sentence(tmp_path: Path, name: str, text: str, sente
     path.write_text(text)
     with pytest.raises(HistoryError, match=sentence):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("a.json.gz", broken_gzip(b'{"metadata": {"gap_seconds": 300}}'), "cannot be read .Error -3"),
+        ("a.json.zst", b"no zstd", "cannot be read"),
+        ("a.json", b"[" * 200_000, "a.json: JSON that cannot be used"),
+    ],
+)
+def test_broken_files_are_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(HistoryError, match=sentence):
+        read_trace(path)
+    with pytest.raises(HistoryError, match="File name too long"):
+        read_trace(tmp_path / ("x" * 300))

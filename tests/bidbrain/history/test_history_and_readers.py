@@ -18,6 +18,7 @@ from bidbrain.history.archive import append_rows, rows_of, write_rows
 from bidbrain.history.prices import NEVER_S, Market, Steps, find_holes
 from bidbrain.history.readers import HistoryError, open_text, read_history, read_rows
 from bidbrain.instants import Interval, parse_instant
+from tests.bidbrain.makers import broken_gzip
 
 HEADER = "timestamp,instance_type,availability_zone,product,price\n"
 ENTRY = {"InstanceType": "m", "AvailabilityZone": "z", "ProductDescription": "L", "SpotPrice": "1"}
@@ -182,6 +183,14 @@ def test_bad_csv_is_one_sentence_with_the_line(tmp_path: Path, text: str, senten
         ("a.csv", b"\xff\xfe\x00", "not a text file"),
         ("a.csv.gz", b"no gzip", "cannot be read"),
         ("a.csv.zst", b"no zstd", "cannot be read"),
+        ("a.csv.gz", broken_gzip(HEADER.encode()), "cannot be read .Error -3"),
+        ("a.json", b"[" * 200_000, "a.json: JSON that cannot be used .maximum recursion"),
+        ("a.json", b"[" + b"1" * 5000 + b"]", "a.json: JSON that cannot be used .Exceeds the limit"),
+        (
+            "a.json",
+            json.dumps([{**ENTRY, "Timestamp": "0001-01-01T00:00:00+14:00"}]).encode(),
+            "entry 1: '0001-01-01T00:00:00.14:00' is not a timestamp",
+        ),
     ],
 )
 def test_files_that_are_no_history(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
@@ -204,6 +213,8 @@ def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path: Path, name: str) -> N
 
 
 def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="File name too long"):
+        read_history([tmp_path / ("x" * 300)])
     with pytest.raises(HistoryError, match="no such file"):
         read_history([tmp_path / "none.csv"])
     with pytest.raises(HistoryError, match="without price files"):
