@@ -117,6 +117,12 @@ def make_setting(
     price, vcpus = types_at([reference_name], evaluate.start_s, overrides, config.vcpus)[reference_name]
     each = vcpus if config.reliable_type else REFERENCE_VCPUS
     base_name = reference_type(types)
+    reference = reference_price(*types[base_name])
+    if reference <= 0:
+        raise ConfigError(
+            f"on_demand: {base_name} costs nothing, by {REFERENCE_VCPUS} vCPUs of it and in whole 0.000001 $ per hour; "
+            "expected more: all costs are relative to it"
+        )
     engine = Engine(config.boot_s, config.lambda_s, config.sigma_s)
     work = (config.job_vcpus, config.job_hours[0], config.cap, config.phi, config.deadline)
     job = Workload(*work, engine, config.traffic_gb_per_h)
@@ -140,7 +146,7 @@ def make_setting(
         history.select(markets),
         train,
         Reliable(reference_name, config.reliable * each, price, vcpus),
-        reference_price(*types[base_name]),
+        reference,
         bidding,
         config.rules or "hourly_2016",
         routes=routes,

@@ -239,6 +239,10 @@ def test_our_configs_load(name: str) -> None:
             ["--on-demand", "c4.xlarge=1e25"],
             "c4.xlarge is 1e+25, expected a figure above 0, at most 1,000,000",
         ),
+        (
+            ["--on-demand", "c4.xlarge=1e-7"],
+            "on_demand: c4.xlarge costs nothing, by 4 vCPUs of it and in whole 0.000001 $ per hour; expected more",
+        ),
         (["--product", "Windows"], "no market is left"),
         (["--availability", "x.json"], "two markets"),
         (["--reliable-type", "z1.tiny"], "no on-demand price is known for the machine type 'z1.tiny'"),
