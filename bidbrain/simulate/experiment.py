@@ -14,8 +14,8 @@ import numpy as np
 from bidbrain.accounts.ledger import Ledger
 from bidbrain.instants import Interval
 from bidbrain.money import HOUR_S
-from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
-from bidbrain.setting import Setting
+from bidbrain.policy.registry import OTHER_SCHEMES, Scheme, Training, find_scheme
+from bidbrain.setting import Reliable, Setting, reference_type
 from bidbrain.simulate.bounds import PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE, paid_hours
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import Outcome, simulate
@@ -185,7 +185,7 @@ class Experiment:
                 (PAID_HOURS_SCHEDULE, [schedule for _, schedule in both]),
             ]
         scheme = find_scheme(task.scheme)
-        own = scheme.setting(setting)
+        own = _own_setting(scheme, setting)
         if scheme.compiled is not None:
             return [(task.scheme, CompiledSimulator(own, scheme).outcomes(task.starts))]
         outcomes = []
@@ -213,10 +213,20 @@ class Experiment:
     def ledger(self, scheme_name: str, job_hours: float, start_s: int, name: str) -> tuple[Outcome, Ledger]:
         """One job again, with its ledger."""
         scheme = find_scheme(scheme_name)
-        own = scheme.setting(self.job_setting(job_hours))
+        own = _own_setting(scheme, self.job_setting(job_hours))
         if scheme.compiled is not None:
             return CompiledSimulator(own, scheme).ledger(start_s, name)
         return simulate(own, scheme_name, scheme.make(own, start_s), start_s, scheme.reliable, name)
+
+
+def _own_setting(scheme: Scheme, setting: Setting) -> Setting:
+    """The scheme's setting. All on-demand is on machines of the reference type, whatever type the reliable ones are."""
+    own = scheme.setting(setting)
+    if scheme.training is not Training.STEADY:
+        return own
+    types = {each.market.instance_type: (each.on_demand, each.vcpus) for each in setting.listings}
+    name = reference_type(types)
+    return replace(own, reliable=Reliable(name, 0, *types[name]))
 
 
 def _is_yardstick(scheme: str) -> bool:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidbrain.accounts.rebill import rebill
 from bidbrain.instants import Interval
 from bidbrain.report.tables import write_tables
-from bidbrain.setting import Workload
+from bidbrain.setting import Reliable, Workload
 from bidbrain.simulate.bounds import paid_hours
 from bidbrain.simulate.experiment import Experiment, Result, Starts, as_json, compare, summarise
 from bidbrain.simulate.simulator import Outcome
@@ -52,6 +53,17 @@ def test_intervals_resample_days_not_jobs() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(wide, rel=0.15)
     assert found.mean == pytest.approx(values.mean())
     assert bootstrap_mean(values, starts, 0) == found
+
+
+def test_all_on_demand_costs_1_whatever_the_type_of_the_reliable_machines(turbulent) -> None:
+    setting = replace(make_setting(turbulent), reliable=Reliable("p2.xlarge", 12, 900_000, 4))
+    experiment = Experiment(setting, ("on_demand",), (2.0,), (EVALUATE,), Starts(3, 0))
+    with Pool(1) as pool:
+        (result,) = experiment.run(pool, lambda _: None)
+    assert summarise(result, 0).cost == pytest.approx(1.0)
+    outcome, ledger = experiment.ledger("on_demand", 2.0, EVALUATE.start_s, "job")
+    assert outcome.micro_usd == ledger.micro_usd == result.baseline_micro_usd
+    assert rebill(ledger, turbulent).differences == ()
 
 
 def test_unfinished_jobs_are_counted_and_left_out_of_the_means() -> None:
