@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from bidbrain.accounts.ledger import ENDINGS, Entry, EntryKind, Ledger
 from bidbrain.history.prices import History, Market, Steps
 from bidbrain.instants import DAY_S, Interval, show_instant
-from bidbrain.report.style import MARKET_COLOURS, label, new_figure, plain_ticks, save
+from bidbrain.report.style import MARKET_COLOURS, as_written, label, new_figure, plain_ticks, save
 from bidbrain.setting import ON_DEMAND_ZONE
 
 Colour = str | tuple[float, ...]
@@ -82,7 +82,7 @@ def plot_prices(
                 lw=0,
             )
         axis.set_xlim(_when(window.start_s), _when(window.end_s))
-        axis.set_title(f"{market}  ($/h)", fontsize=9.5, loc="left")
+        axis.set_title(as_written(f"{market}  ($/h)"), fontsize=9.5, loc="left")
         _date_axis(axis)
     handles, names = axes[0].get_legend_handles_labels()
     for number, (name, _) in enumerate(shade):
@@ -132,7 +132,7 @@ def _draw_vcpus(
     at, base = [_when(t) for t in times], np.zeros(len(times))
     for market, height in heights.items():
         colour = colours.get(market, "#6b7280")
-        what: dict[str, Any] = {"color": colour, "alpha": 0.85, "lw": 0, "label": str(market)}
+        what: dict[str, Any] = {"color": colour, "alpha": 0.85, "lw": 0, "label": as_written(market)}
         axis.fill_between(at, base, base + height, step="post", **what)
         base = base + height
     top = float(base.max()) * 1.06 if len(base) else 1.0

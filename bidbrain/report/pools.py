@@ -10,7 +10,7 @@ import numpy as np
 from bidbrain.accounts.ledger import ENDINGS, EntryKind, Ledger
 from bidbrain.history.availability import Trace
 from bidbrain.money import HOUR_S
-from bidbrain.report.style import KIND_COLOURS, label, new_figure, save
+from bidbrain.report.style import KIND_COLOURS, as_written, label, new_figure, save
 from bidbrain.setting import ON_DEMAND_ZONE
 
 
@@ -24,7 +24,9 @@ def plot_pools(pools: Sequence[Trace], path: Path) -> Path:
         )
         share = float((pool.counts == pool.counts.max()).mean())
         axis.set_title(
-            f"{pool.market.zone}: live nodes (all of them {share:.0%} of the time)", fontsize=10, loc="left"
+            f"{as_written(pool.market.zone)}: live nodes (all of them {share:.0%} of the time)",
+            fontsize=10,
+            loc="left",
         )
         axis.set_xlim(0, hours[-1])
         axis.set_ylim(bottom=0)

@@ -43,6 +43,11 @@ def label(scheme: str) -> str:
     return scheme.rpartition(":")[2].replace("_", " ")
 
 
+def as_written(text: object) -> str:
+    """A name of the user's as matplotlib shows it unchanged: what is between two dollars would be a formula."""
+    return str(text).replace("$", r"\$")
+
+
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure with light axes; the axes as a flat list."""
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")

@@ -141,8 +141,8 @@ def variants_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
         )
     time.axhline(1, **IDEAL)
     time.annotate("Ideal", (0, 1), (0, -10), textcoords="offset points", ha="center", fontsize=8)
-    time.set_xticks(range(len(variants)), variants)
-    time.set_xlabel(config.variants_of)
+    time.set_xticks(range(len(variants)), [_as_written(variant) for variant in variants])
+    time.set_xlabel(_as_written(config.variants_of))
     time.set_ylabel("time per iteration / Ideal")
     time.set_title(_title(config), loc="left", fontsize=10)
     time.legend(fontsize=8, frameon=False, loc="upper right", ncols=2)
@@ -164,7 +164,12 @@ def _title(config: StragglerConfig) -> str:
         f"{config.workers} workers on {config.machines} machines, {config.iterations} iterations, "
         f"{config.seeds} seeds"
     )
-    return f"{config.title}\n{setup}" if config.title else setup
+    return f"{_as_written(config.title)}\n{setup}" if config.title else setup
+
+
+def _as_written(text: str) -> str:
+    """Words of the user's as matplotlib shows them unchanged: what is between two dollars would be a formula."""
+    return text.replace("$", r"\$")
 
 
 def _colour(scheme: str, schemes: Sequence[str]) -> Colour:
@@ -205,5 +210,5 @@ def _pattern_name(pattern: str) -> str:
         case "uneven":
             return f"uneven {argument}%"
         case "trace":
-            return f"trace {Path(argument).name}"
+            return f"trace {_as_written(Path(argument).name)}"
     return pattern

@@ -205,3 +205,15 @@ def test_an_empty_folder_stays_itself(
     assert run([*SMALL, "--schemes", "bsp", "--out", "../lost"]) == 2
     assert "../lost is a link to nothing; expected a folder or a new name" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link", "lost", "there"]
+
+
+def test_dollars_in_the_words_of_a_figure_are_no_formula(tmp_path: Path) -> None:
+    (tmp_path / "$^$.csv").write_text("seconds\n1\n2\n")
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "title: 'from $x^$ on'\nworkers: 4\nmachines: 2\niterations: 2\nunits: 5\nseeds: 1\nschemes: [bsp]\n"
+        f"patterns: ['trace:{tmp_path}/$^$.csv']\n"
+    )
+    assert run([str(config), "--out", str(tmp_path / "a")]) == 0
+    config.write_text(config.read_text() + "variants: {$^$: {}}\nvariants_of: $_$\n")
+    assert run([str(config), "--out", str(tmp_path / "b")]) == 0

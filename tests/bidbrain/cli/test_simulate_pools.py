@@ -35,7 +35,7 @@ def test_a_folder_with_brackets_in_its_name_is_shown_as_it_is(capsys, tmp_path: 
 
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_jobs_of_which_none_ends_have_a_page_too(capsys, tmp_path: Path) -> None:
-    trace = tmp_path / "pool.json"
+    trace = tmp_path / "$^$.json"  # a name that matplotlib would take for a formula
     trace.write_text(json.dumps({"metadata": {"gap_seconds": 300}, "data": [0] * 40}))
     options = ("--availability", trace, "--starts", 2, "--schemes", "elastic", "--out", tmp_path)
     code, text, _ = proteus(capsys, "simulate", *options, "--job-hours", "1,2")
