@@ -114,7 +114,7 @@ def _solve(prices: Floats, setting: Setting, length_s: int) -> float:
 
 def paid_hours(setting: Setting, start_s: int) -> tuple[Outcome, Outcome]:
     """(lower bound, feasible schedule) for one start, as outcomes; their runtimes are the best ends found."""
-    full_s = round(setting.job.hours * HOUR_S)
+    full_s = max(1, round(setting.job.hours * HOUR_S))
     if start_s + full_s > setting.history.end_s:
         unfinished = Outcome(start_s, setting.history.end_s, False, 0, 0, 0, 0, 0)
         return unfinished, unfinished

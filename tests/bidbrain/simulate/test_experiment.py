@@ -142,6 +142,12 @@ def test_the_bound_is_below_the_schedule_and_below_what_policies_pay(turbulent) 
     assert not beyond[0].finished
 
 
+def test_the_bound_of_a_job_of_less_than_a_second(turbulent) -> None:
+    bound, schedule = paid_hours(make_setting(turbulent, Workload(hours=0.0001)), EVALUATE.start_s)
+    assert bound.end_s - bound.start_s <= 1
+    assert schedule.end_s - schedule.start_s <= 1
+
+
 def test_a_bigger_job_is_another_setting(turbulent) -> None:
     setting = make_setting(turbulent)
     table = setting.evictions
