@@ -147,7 +147,8 @@ class Step:
 
 
 class ForeignError(ValueError):
-    """Something has a name that we need and is not ours, or is there twice; in one sentence."""
+    """Something has a name that we need and is not ours, is there twice, or cannot become what the config asks for; in
+    one sentence."""
 
 
 def template_for(want: Wanted, found: Found) -> Mapping[str, Any]:
@@ -197,14 +198,49 @@ def _regions_steps(want: Wanted, found: Found) -> Iterator[Step]:
             f"market.regions: found no {region}, where the stack has a part, expected it there until `proteus aws down`"
         )
     for region, there in want.elsewhere.items():
-        step = _stack_step(there, Found(found.elsewhere.get(region), ()))
+        state = found.elsewhere.get(region)
+        step = _stack_step(there, Found(state, ()))
+        if state is not None and step.action is Action.CHANGE:
+            _check_networks(region, there, state)
         yield replace(step, kind=PartKind.REGION, name=name_in(there.names.plain, region), region=region)
     for first, second in combinations((want.names.region, *want.elsewhere), 2):
-        part = found.of(PartKind.PEERING, name := peering_name(first, second))
+        # An earlier config may have named the regions in another order.
+        names = peering_name(first, second), peering_name(second, first)
+        part = found.of(PartKind.PEERING, names[0]) or found.of(PartKind.PEERING, names[1])
+        if part is not None and part.name == names[1]:
+            first, second = second, first
         torn = (
             None if part is None or part.is_current else (Action.FINISH, "it is not open on both sides yet")
         )
-        yield replace(_step(PartKind.PEERING, name, part, torn), region=first, other_region=second, part=part)
+        step = _step(PartKind.PEERING, peering_name(first, second), part, torn)
+        yield replace(step, region=first, other_region=second, part=part)
+
+
+def _check_networks(region: str, want: Wanted, state: StackState) -> None:
+    """Raise ForeignError where a network, or a zone's part of it, would get other addresses.
+
+    CloudFormation can only replace such a network, which it may not do under a group with a fixed name. What the config
+    leaves out follows from the place of a region, or of a zone, among the others.
+    """
+    key = f"market.regions.{region}"
+    there, wanted_cidr = state.parameters.get("Cidr"), want.parameters["Cidr"]
+    if there != wanted_cidr:
+        raise ForeignError(
+            f"{key}.cidr: found {wanted_cidr}, expected {there}, the network that is there until `proteus aws down`"
+        )
+    zones, wanted_zones = _zones_by_cidr(state.template), _zones_by_cidr(want.template)
+    if any(zones.get(cidr, zone) != zone for cidr, zone in wanted_zones.items()):
+        found, expected = ", ".join(wanted_zones.values()), ", ".join(zones.values())
+        raise ForeignError(
+            f"{key}.zones: found {found}, expected {expected} first, whose networks are there until "
+            "`proteus aws down`, and new zones after them"
+        )
+
+
+def _zones_by_cidr(template: Mapping[str, Any]) -> dict[str, str]:
+    """The zone of each subnet by its network, in the order of the template."""
+    every = [each for each in template["Resources"].values() if each["Type"] == "AWS::EC2::Subnet"]
+    return {each["Properties"]["CidrBlock"]: each["Properties"]["AvailabilityZone"] for each in every}
 
 
 def name_in(name: str, region: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.aws.site import Site
+from bidbrain.aws.site import OtherRegion, Site
 from bidbrain.aws.stack.names import names_of, tags_of
 from bidbrain.aws.stack.parts import (
     AMONG_OBJECTS,
@@ -22,17 +23,20 @@ from bidbrain.aws.stack.parts import (
     PartKind,
     StackState,
     left,
+    peering_name,
     planned,
     steps,
     teardown,
     template_for,
 )
 from bidbrain.aws.stack.template import (
+    RegionImage,
     Surroundings,
+    Wanted,
     resource,
     wanted,
 )
-from tests.bidbrain.aws.demo_stack import LIMITS, NAMES, PACKAGE, SITE, THERE, WANTED
+from tests.bidbrain.aws.demo_stack import LIMITS, NAMES, PACKAGE, SITE, THERE, WANTED, WEST, WEST_IMAGE
 
 RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
 
@@ -189,3 +193,87 @@ def test_a_change_of_the_config_changes_what_it_should() -> None:
 
     assert differ(Site(**{**SITE.model_dump(), "disk_gib": 100}), THERE) == {"NodeTemplate"}
     assert differ(SITE, replace(THERE, package="0")) == {"NodeTemplate", "HeadTemplate"}
+
+
+def wide_stack(regions: dict[str, OtherRegion]) -> Wanted:
+    """A stack whose config names these regions."""
+    limits = LIMITS.model_copy(update={"site": SITE.model_copy(update={"regions": regions})})
+    images = {name: RegionImage(WEST_IMAGE, "/dev/xvda") for name in regions}
+    return wanted(limits, replace(THERE, elsewhere=images))
+
+
+def found_of(want: Wanted) -> Found:
+    """All parts of a stack as `up` made it."""
+    states = {
+        name: StackState(f"stack/{name}", "CREATE_COMPLETE", True, there.parameters, there.template)
+        for name, there in want.elsewhere.items()
+    }
+    peerings = tuple(
+        Part(PartKind.PEERING, peering_name(*ends), f"pcx-{ends[1]}", region=ends[0], other_region=ends[1])
+        for ends in combinations((SITE.region, *want.elsewhere), 2)
+    )
+    return Found(WHOLE.stack, (*WHOLE.parts, *peerings), states)
+
+
+WEST_ZONES, IRELAND = ("us-west-2a", "us-west-2b", "us-west-2c"), "eu-west-1"
+BEFORE = wide_stack({WEST: OtherRegion(zones=WEST_ZONES, image=WEST_IMAGE)})
+
+
+@pytest.mark.parametrize(
+    "regions",
+    [
+        {IRELAND: OtherRegion(zones=("eu-west-1a",)), WEST: OtherRegion(zones=WEST_ZONES)},
+        {WEST: OtherRegion(zones=WEST_ZONES, cidr="10.82.0.0/16")},
+    ],
+    ids=["a region before it", "another network"],
+)
+def test_the_network_of_a_region_stays_until_down(regions: dict[str, OtherRegion]) -> None:
+    """CloudFormation would have to make another network, which it refuses as the group has a fixed name."""
+    with pytest.raises(
+        ForeignError,
+        match=r"^market\.regions\.us-west-2\.cidr: found 10\.82\.0\.0/16, expected 10\.81\.0\.0/16, the network",
+    ):
+        steps(wide_stack(regions), found_of(BEFORE))
+    more = {WEST: OtherRegion(zones=WEST_ZONES), IRELAND: OtherRegion(zones=("eu-west-1a",))}
+    todo = [step for step in steps(wide_stack(more), found_of(BEFORE)) if step.kind == PartKind.REGION]
+    assert [(step.region, step.action) for step in todo] == [(WEST, Action.KEEP), (IRELAND, Action.MAKE)]
+
+
+@pytest.mark.parametrize(
+    ("zones", "is_refused"),
+    [
+        ("abc", False),
+        ("abcd", False),
+        ("ab", False),
+        ("dabc", True),
+        ("acb", True),
+        ("ac", True),
+        ("abd", True),
+    ],
+)
+def test_zones_of_another_region_keep_their_networks(zones: str, is_refused: bool) -> None:
+    """One that came before them would ask for the network of a subnet that is still there."""
+    want = wide_stack({WEST: OtherRegion(zones=tuple(f"us-west-2{each}" for each in zones))})
+    if is_refused:
+        expected = r"expected us-west-2a, us-west-2b, us-west-2c first, .* and new zones after them$"
+        with pytest.raises(
+            ForeignError, match=rf"^market\.regions\.us-west-2\.zones: found us-.*, {expected}"
+        ):
+            steps(want, found_of(BEFORE))
+    else:
+        assert steps(want, found_of(BEFORE))
+
+
+def test_a_peering_is_found_in_whatever_order_the_config_names_its_regions() -> None:
+    """EC2 makes no second one between two networks, so `up` would wait for it in vain."""
+    west, ireland = OtherRegion(zones=WEST_ZONES, cidr="10.81.0.0/16"), OtherRegion(zones=("eu-west-1a",))
+    ireland = ireland.model_copy(update={"cidr": "10.82.0.0/16"})
+    found = found_of(wide_stack({WEST: west, IRELAND: ireland}))
+    turned = steps(wide_stack({IRELAND: ireland, WEST: west}), found)
+    peerings = [step for step in turned if step.kind == PartKind.PEERING]
+    assert len(peerings) == 3 and {step.action for step in peerings} == {Action.KEEP}
+    assert {(step.region, step.other_region) for step in peerings} == {
+        (SITE.region, WEST),
+        (SITE.region, IRELAND),
+        (WEST, IRELAND),
+    }
