@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,9 +103,11 @@ class Ec2:
         now_s: Callable[[], int],
         queue: NoticeQueue | None = None,
         archive: Path | None = None,
+        look_again: Callable[[], Place] | None = None,
     ) -> None:
+        """look_again: the place as it is now. Raises CloudError."""
         self._ec2 = ec2
-        self._place = place
+        self._place, self._look_again = place, look_again
         self._setting = setting
         self._now_s = now_s
         self._queue = queue
@@ -171,11 +174,20 @@ class Ec2:
         except (CapacityError, QuotaError):
             self._remember(order.market, now_s)
             raise
+        except CredentialsError:
+            self._renew()
+            raise
         if len(ids) < order.instances:
             self._remember(order.market, now_s)
         self._bought_s.update(dict.fromkeys(ids, now_s))
         launched_s = self._launch_times(ids)
         return tuple(Instance(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
+
+    def _renew(self) -> None:
+        """Order from the newest template from now on: since `up` made it, the rights may be for its image alone."""
+        if self._look_again is not None:
+            with suppress(CloudError):
+                self._place = self._look_again()
 
     def _remember(self, market: Market, now_s: int) -> None:
         if market.zone != ON_DEMAND_ZONE:

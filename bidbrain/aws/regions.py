@@ -263,7 +263,7 @@ def market_of(
         listings = tuple(each for each in offered.listings if each.market.zone in zones)
         archive = None if folder is None else folder / f"{region}.csv.gz"
         what = (attached.ec2, attached.place, Catalog(listings, offered.reliable), now_s)
-        return Ec2(*what, attached.queue, archive)
+        return Ec2(*what, attached.queue, archive, attached.look_again)
 
     home = attach(site, job, aws)
     market = ec2(site.region, home)

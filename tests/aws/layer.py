@@ -82,6 +82,7 @@ class Ec2Layer:
         self.lost = 0.0  # share whose answer never comes
         self.full: set[str] = set()  # zones without capacity
         self.problem = "InsufficientInstanceCapacity"  # what a fleet says of one
+        self.right_version: str | None = None  # of the template, whose image alone may be bought
         self.throttled_lists: set[str] = set()  # lists that are refused, by their name in boto3
         self.most: dict[str, int] = {}  # zone -> machines that a fleet gets at most
         self.prices: dict[tuple[str, str], float] = {}  # (type, zone) -> $/h
@@ -153,6 +154,12 @@ class Ec2Layer:
             "ErrorCode": self.problem,
             "ErrorMessage": f"There is no Spot capacity available that matches your request in {zone}.",
         }
+        version = request["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["Version"]
+        if self.right_version not in (None, version):
+            self.seen["without rights"] += 1
+            text = "You are not authorized to perform this operation."
+            denied = {"ErrorCode": "UnauthorizedOperation", "ErrorMessage": text}
+            return {"FleetId": "fleet-0", "Instances": [], "Errors": [denied]}
         wanted = capacity["TotalTargetCapacity"]
         count = min(wanted, self.most.get(zone, wanted))
         if capacity["DefaultTargetCapacityType"] == "spot" and (zone in self.full or count == 0):

@@ -23,10 +23,11 @@ from bidbrain.aws.buyer.messages import (
 )
 from bidbrain.aws.calls import ATTEMPTS
 from bidbrain.aws.ec2 import UNSEEN_S
+from bidbrain.aws.regions import SILENT_S
 from bidbrain.history.prices import Market
-from bidbrain.live.cloud import Order, UnknownOutcomeError
+from bidbrain.live.cloud import CredentialsError, Order, RefusedError, UnknownOutcomeError
 from bidbrain.live.unix_clock import UnixClock
-from tests.aws.layer import ENVIRONMENT, Ec2Layer
+from tests.aws.layer import ENVIRONMENT, IMAGE, Ec2Layer
 from tests.aws.stack_rig import OTHER_REGIONS, StackRig, plain_aws
 
 pytestmark = pytest.mark.aws
@@ -215,3 +216,24 @@ def test_it_ends_what_an_earlier_job_bought_a_moment_ago(rig: Rig, is_lost: bool
     rig.look(60)
     assert rig.aws.layer.seen["describe_instances"] == asked, "by now EC2 lists everything"
     assert rig.bought() == set(mine)
+
+
+def test_it_buys_from_the_template_that_up_made_since_the_job_began(rig: Rig) -> None:
+    """With another image: the head's role may not buy the one before any more, in no region."""
+    rig.buyer.open(OpenJob("widebuyer", "job"), 1)
+    first = {*rig.buy("a", HERE), *rig.buy("b", THERE)}
+    for layer in (rig.aws.layer, rig.west):
+        made = layer.client.create_launch_template_version(
+            LaunchTemplateName=rig.stack.want.names.plain,
+            SourceVersion="1",
+            LaunchTemplateData={"ImageId": IMAGE},
+        )
+        layer.right_version = str(made["LaunchTemplateVersion"]["VersionNumber"])
+    with pytest.raises(CredentialsError, match="UnauthorizedOperation"):
+        rig.buy("c", HERE)
+    second = rig.buy("c", HERE)
+    with pytest.raises(RefusedError, match="UnauthorizedOperation"):
+        rig.buy("d", THERE)
+    rig.at_s += SILENT_S + 1
+    third = rig.buy("e", THERE)
+    assert len(second) == len(third) == 1 and rig.bought() == {*first, *second, *third}

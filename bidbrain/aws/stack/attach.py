@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bidbrain.aws.calls import ATTEMPTS, errors
@@ -26,6 +27,7 @@ class Attached:
     ec2: Any
     place: Place
     queue: SqsNotices
+    look_again: Callable[[], Place]
     elsewhere: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -41,8 +43,8 @@ def attach(site: Site, job: str, aws: Clients | None = None, region: str | None 
         aws, elsewhere = aws.at(region), {}
     attempts = ATTEMPTS if region is None else ATTEMPTS_ELSEWHERE
     ec2 = aws.client("ec2", attempts)
-    place = _place(site, f"{site.name}/{job}", ec2, region)
-    return Attached(ec2, place, _queue(site, aws.client("sqs", attempts)), elsewhere)
+    look = partial(_place, site, f"{site.name}/{job}", ec2, region)
+    return Attached(ec2, look(), _queue(site, aws.client("sqs", attempts)), look, elsewhere)
 
 
 def _queue(site: Site, sqs: Any) -> SqsNotices:
