@@ -125,11 +125,10 @@ class Ec2:
         offers: list[Offer] = []
         gone: list[str] = []
         for listing in self._setting.listings:
-            steps = self._prices.steps(listing.market)
-            if steps is None or not self._prices.is_quoted(listing.market):
+            steps, price = self._prices.steps(listing.market), self._prices.price(listing.market, now_s)
+            if steps is None or price is None or not self._prices.is_quoted(listing.market):
                 gone.append(str(listing.market))
                 continue
-            price = self._prices.price(listing.market, now_s)
             high = steps.highest(now_s - RECENT_S, now_s)
             what = (listing.market, price, high or price, listing.on_demand, listing.vcpus)
             offers.append(Offer(*what, float(listing.vcpus)))
@@ -145,14 +144,16 @@ class Ec2:
         return Quotes(tuple(offers), pulse, full, troubles)
 
     def price(self, market: Market, at_s: int) -> int:
+        """Of a spot market that AWS has no price of since before this process began, what the type costs on demand."""
         if market.zone == ON_DEMAND_ZONE:
             return self._setting.reliable.on_demand
         self._prices.refresh(self._now_s())
-        return self._prices.price(market, at_s)
+        price = self.last_price(market, at_s)
+        return self._setting.by_market[market].on_demand if price is None else price
 
     def last_price(self, market: Market, at_s: int) -> int | None:
         """Of a spot market as far as it is known without asking; None: nothing is."""
-        return None if self._prices.steps(market) is None else self._prices.price(market, at_s)
+        return self._prices.price(market, at_s)
 
     # -- buying -----------------------------------------------------------------------------------------------------
 

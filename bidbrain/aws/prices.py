@@ -11,7 +11,6 @@ from bidbrain.aws.calls import errors
 from bidbrain.history.archive import append_rows
 from bidbrain.history.prices import Market, Steps
 from bidbrain.history.readers import HistoryError, Row
-from bidbrain.live.cloud import CloudError
 from bidbrain.money import micro_usd
 from bidbrain.risk.survival import RECENT_S
 
@@ -91,10 +90,10 @@ class Ec2Prices:
         seen_s = self._seen_s.get(market)
         return seen_s is not None and self._asked_s is not None and self._asked_s - seen_s < GONE_S
 
-    def price(self, market: Market, at_s: int) -> int:
-        """Micro-dollars per machine hour; before the first row that is known, that of the first. Raises CloudError."""
+    def price(self, market: Market, at_s: int) -> int | None:
+        """Micro-dollars per machine hour; before the first row that is known, that of the first. None: see `steps`."""
         steps = self.steps(market)
         if steps is None:
-            raise CloudError(f"AWS knows no spot price of {market}: is the type offered in that zone?")
+            return None
         price = steps.price_at(at_s)
         return int(steps.prices[0]) if price is None else price

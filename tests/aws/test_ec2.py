@@ -25,8 +25,8 @@ from bidbrain.live.cloud import (
     UnknownOutcomeError,
 )
 from bidbrain.live.guards import Guards
-from bidbrain.live.journal import Answered, Noticed, Troubled
-from tests.aws.ground import USD, AwsGround
+from bidbrain.live.journal import Answered, HourPassed, Noticed, Troubled
+from tests.aws.ground import TYPES, USD, AwsGround
 from tests.aws.kill_campaign import KillCampaign, forget
 from tests.aws.layer import REGION, Ec2Layer
 from tests.bidbrain.live.makers import Memory
@@ -184,6 +184,24 @@ def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: 
     )
     assert (begun.sentences, over.sentences) == ((said,), ())
     assert ground.start_s + 480 + GONE_S <= begun.at_s <= ground.start_s + 1500 < over.at_s
+
+
+def test_a_new_process_bills_machines_of_a_pool_that_vanished_before_it(ec2: Ec2Layer) -> None:
+    """It knows no price of theirs, so at the end of an hour it takes what the type costs on demand."""
+    ground, log = AwsGround(ec2, "unknown", hours=1.5), Memory()
+
+    class Renewed:
+        def __getattr__(self, name: str) -> object:
+            return getattr(ground.cloud, name)
+
+    def begin_again() -> None:
+        ec2.prices.pop(("c5.xlarge", "us-east-1a"))
+        ground.cloud = ground.new_cloud()
+
+    ground.events = {ground.start_s + 600: begin_again}
+    assert ground.play(log, Renewed()).finished  # type: ignore[arg-type]
+    hours = {record.price for record in log.records if isinstance(record, HourPassed)}
+    assert hours == {TYPES["c5.xlarge"]}
 
 
 def test_a_market_without_any_price_is_said_and_the_job_waits(ec2: Ec2Layer) -> None:
