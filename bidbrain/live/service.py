@@ -134,7 +134,7 @@ class Service:
     def _advance(self, now_s: int) -> None:
         """Go through everything that happened until now, in the order of time, and decide where the policy is due."""
         state = self.state
-        self._hear(now_s)
+        self._steps.hear(now_s)
         try:
             ended = self._held.ended()
             quotes = self._quotes(now_s)
@@ -152,13 +152,6 @@ class Service:
                 self._look_again(now_s, quotes)
         except MarketClosedError as error:
             self._job.put(Closing(now_s, False, str(error), EXIT_MARKET_CLOSED))
-        except UnknownOutcomeError as error:
-            self._steps.not_answered(error)
-
-    def _hear(self, now_s: int) -> None:
-        """Pass notices on, whatever other call has no answer: the machines have two minutes."""
-        try:
-            self._held.pass_on_notices(now_s)
         except UnknownOutcomeError as error:
             self._steps.not_answered(error)
 

@@ -33,6 +33,7 @@ from bidbrain.policy.base import Phase
 LATE_S = 60  # decisions up to this late are dated at their due time; later purchases are dropped
 RETRY_S = 10  # until a call without an answer is repeated
 RELIABLE_RETRY_S = 60  # until refused reliable instances are ordered again
+HEAR_S = 5  # between two looks for notices while a decision is carried out
 
 
 class DecisionSteps:
@@ -41,6 +42,21 @@ class DecisionSteps:
     def __init__(self, job: LiveJob, held: HeldInstances, watch: TroubleWatch) -> None:
         self.retry_s = NEVER_S
         self._job, self._held, self._watch = job, held, watch
+        self._heard_s = 0
+
+    def hear(self, now_s: int) -> None:
+        """Pass notices on, whatever other call has no answer: the machines have two minutes."""
+        self._heard_s = now_s
+        try:
+            self._held.pass_on_notices(now_s)
+        except UnknownOutcomeError as error:
+            self.not_answered(error)
+
+    def _hear_between_steps(self) -> None:
+        """On a cloud a step may take a minute, until a machine is left or a purchase answered, and there are many."""
+        now_s, is_silent = self._job.time.now_s(), self._watch.is_unanswered
+        if not self._job.cloud.together and not is_silent and now_s - self._heard_s >= HEAR_S:
+            self.hear(now_s)
 
     def carry_out(self, at_s: int, now_s: int) -> bool:
         """Take the decision's remaining steps; False: an answer is missing, and the rest is done later."""
@@ -48,6 +64,7 @@ class DecisionSteps:
         assert decided is not None
         begun_s = at_s = max(at_s if now_s - at_s <= LATE_S else now_s, state.last_s)
         while True:
+            self._hear_between_steps()
             at_s = max(at_s, state.last_s)
             # On a cloud what is given back takes its time to leave: that makes no purchase late.
             known_s = at_s if self._job.cloud.together else begun_s

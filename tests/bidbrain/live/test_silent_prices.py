@@ -7,7 +7,7 @@ import pytest
 from bidbrain.billing import Ending
 from bidbrain.live.cloud import Alert, UnknownOutcomeError, notice_of
 from bidbrain.live.journal import Decided, Ended, Noticed
-from bidbrain.policy.base import Decision, MarketView, Request
+from bidbrain.policy.base import Decision, GiveBack, MarketView, Request
 from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
 
 NO_ANSWER = UnknownOutcomeError("AWS answers RequestLimitExceeded")
@@ -27,6 +27,30 @@ def test_a_notice_is_passed_on_at_once(silent: str) -> None:
     job.after(5)
     assert job.engine.warned == [victim]
     assert len(job.of(Noticed)) == 1
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_notice_is_passed_on_while_machines_leave_one_after_the_other(hears: bool) -> None:
+    """Each may take a minute, as long as the run needs to move what it holds."""
+    job = LoneJob(four)
+    job.after(0)
+    *_, victim = (each.instance_id for each in job.cloud.running.values() if each.market == SMALL)
+    job.with_policy(lambda now_s, view: Decision(tuple(map(GiveBack, (0, 1, 2))), "three go", now_s + 300))
+    begin_s = job.at_s + 300
+    warned_s: list[int] = []
+
+    def leave() -> None:
+        job.at_s += 60
+        job.cloud.open_notices = (notice_of(Alert.TERMINATE, victim, begin_s + 120),)
+        if not hears:
+            job.cloud.fails["notices"] = NO_ANSWER
+
+    warn = job.engine.warn
+    job.engine.leaving = leave
+    job.engine.warn = lambda now_s, notice: (warned_s.append(now_s), warn(now_s, notice))  # type: ignore[assignment]
+    job.after(300)
+    assert job.at_s == begin_s + 180 and len(job.cloud.running) == 2
+    assert warned_s[:1] == ([begin_s + 60] if hears else [])
 
 
 def test_notices_that_do_not_come_stop_nothing_else() -> None:
