@@ -12,7 +12,7 @@ import pytest
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.accounts.rebill import rebill
 from bidbrain.aws.calls import client
-from bidbrain.aws.ec2 import FULL_S
+from bidbrain.aws.ec2 import FULL_S, Place
 from bidbrain.aws.notices import SqsNotices
 from bidbrain.aws.prices import GONE_S
 from bidbrain.history.prices import Market
@@ -160,6 +160,25 @@ def test_an_order_is_sold_once_when_the_rights_are_there(ec2: Ec2Layer) -> None:
     assert sorted(each["InstanceId"] for each in ec2.alive("later")) == sorted(
         m.instance_id for m in machines
     )
+
+
+def test_an_order_without_an_answer_is_found_after_up_made_another_template(ec2: Ec2Layer) -> None:
+    """EC2 sells nothing for the same token with other words, but it may have sold before."""
+    ground = AwsGround(ec2, "newer")
+    first, second = order_of(ground, "newer-1", 2), order_of(ground, "newer-2", 2)
+    ec2.lost = 1.0
+    for order in (first, second):
+        with pytest.raises(UnknownOutcomeError):
+            ground.cloud.acquire(order)
+    ec2.lost = 0.0
+    template, version = ec2.template()
+    newer = AwsGround(ec2, "newer", place=Place("newer", template, f"{version}0", ec2.subnets, {}))
+    machines = newer.cloud.acquire(first)
+    assert sorted(each.instance_id for each in machines) == sorted(ec2.bought["newer-1"])
+    for machine in ec2.bought["newer-2"]:
+        ec2.evict(machine)
+    with pytest.raises(RefusedError, match="IdempotentParameterMismatch"):
+        newer.cloud.acquire(second)
 
 
 def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: Ec2Layer) -> None:
