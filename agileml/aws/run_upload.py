@@ -24,13 +24,19 @@ def keep_run(folder: Path, site: Site, aws: Clients | None = None) -> tuple[bool
         store = S3Store(names.bucket, f"{names.prefix}runs/{folder.name}")
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                store.put(str(path.relative_to(folder)), _chunks(path), path.stat().st_size)
+                size_bytes = path.stat().st_size
+                store.put(str(path.relative_to(folder)), _chunks(path, size_bytes), size_bytes)
     except (CloudError, CheckpointError, OSError) as error:
         return False, f"{folder} could not be copied to S3: {error}"
     return True, store.where
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
+    """A file as long as it was when it was measured: who logs into the folder may add to it. Raises OSError."""
+    left_bytes = size_bytes
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
+        while left_bytes and (chunk := file.read(min(CHUNK_BYTES, left_bytes))):
+            left_bytes -= len(chunk)
             yield chunk
+    if left_bytes:
+        raise OSError(f"{path} became shorter meanwhile")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from agileml.apps.files.formats.parquet import ParquetDataset
 from agileml.apps.files.opening import fetched
 from agileml.config.job import from_values
 from bidbrain.aws.calls import client
+from bidbrain.aws.site import Site
 from tests.aws.layer import REGION
 
 pytestmark = pytest.mark.aws
@@ -103,7 +105,6 @@ def test_parquet_files_of_a_bucket_go_through_a_cache_that_is_smaller(moto_url: 
 
 def test_a_run_on_ec2_is_copied_before_its_machine_goes(moto_url: str, tmp_path: Path) -> None:
     from agileml.aws.run_upload import keep_run
-    from bidbrain.aws.site import Site
 
     folder = tmp_path / "digits-20260501-120000"
     (folder / "market").mkdir(parents=True)
@@ -121,3 +122,33 @@ def test_a_run_on_ec2_is_copied_before_its_machine_goes(moto_url: str, tmp_path:
     )
     there = s3.list_objects_v2(Bucket="proteus-kept-123456789012-us-east-1")["Contents"]
     assert [each["Key"].partition("120000/")[2] for each in there] == ["market/journal.jsonl", "summary.json"]
+
+
+@pytest.mark.parametrize("now", [b"line\nmore\n", b"l"], ids=["longer", "shorter"])
+def test_a_log_that_changes_while_a_run_is_copied_ends_nothing(
+    moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bytes
+) -> None:
+    """As the output of a run that goes into its folder, or the files of an observer."""
+    from agileml.aws.run_upload import keep_run
+    from agileml.checkpoints.s3 import S3Store
+
+    site = Site(
+        name="logs", region=REGION, zones=("us-east-1a",), types=("c5.xlarge",), bucket="data-of-tests"
+    )
+    folder = tmp_path / "logs-1"
+    folder.mkdir()
+    (folder / "run.log").write_bytes(b"line\n")
+    put = S3Store.put
+
+    def changed(store: S3Store, name: str, chunks: Iterable[bytes], size: int) -> None:
+        (folder / name).write_bytes(now)
+        put(store, name, chunks, size)
+
+    monkeypatch.setattr(S3Store, "put", changed)
+    worked, told = keep_run(folder, site)
+    if len(now) < 5:
+        assert not worked and told.endswith(f"{folder / 'run.log'} became shorter meanwhile")
+    else:
+        key = "proteus/logs/runs/logs-1/run.log"
+        found = client("s3", REGION, moto_url).get_object(Bucket="data-of-tests", Key=key)
+        assert worked and found["Body"].read() == b"line\n"
