@@ -49,15 +49,26 @@ CREDENTIALS = {
 }
 # What AWS answers, too, where a region is not enabled for the account.
 CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
+# All that botocore itself repeats a few times is among them; `LimitExceededException` is left out, as it names quotas.
 AGAIN = {
+    "BandwidthLimitExceeded",
+    "EC2ThrottledException",
     "InternalError",
     "InternalFailure",
     "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
     "RequestLimitExceeded",
     "RequestThrottled",
+    "RequestThrottledException",
+    "RequestTimeout",
+    "RequestTimeoutException",
     "ServiceUnavailable",
+    "SlowDown",
+    "ThrottledException",
     "Throttling",
     "ThrottlingException",
+    "TooManyRequestsException",
+    "TransactionInProgressException",
     "Unavailable",
 }
 
@@ -121,6 +132,7 @@ def errors(what: str) -> Iterator[None]:
         BotoCoreError,
         ClientError,
         ConnectionError,
+        CredentialRetrievalError,
         HTTPClientError,
         NoCredentialsError,
         PartialCredentialsError,
@@ -135,7 +147,7 @@ def errors(what: str) -> Iterator[None]:
         if status >= 500:
             raise UnknownOutcomeError(f"{what}: AWS answers {status}") from None
         raise refusal(str(found.get("Code")), str(found.get("Message")), what) from None
-    except (NoCredentialsError, PartialCredentialsError) as error:
+    except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
         raise CredentialsError(f"{what}: {error}") from None
     except (HTTPClientError, ConnectionError) as error:
         raise UnknownOutcomeError(f"{what}: {error}") from None

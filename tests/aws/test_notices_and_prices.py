@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
+from botocore.exceptions import CredentialRetrievalError, ReadTimeoutError
+from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bidbrain.aws.calls import refusal
+from bidbrain.aws.calls import errors, refusal
 from bidbrain.aws.notices import ImdsNotices, SqsNotices, parse_event
 from bidbrain.aws.prices import Ec2Prices
 from bidbrain.history.prices import Market
@@ -180,6 +182,23 @@ def test_error_codes(code: str, kind: type[CloudError]) -> None:
     error = refusal(code, "It is so.\n Really.", "3 x c5@a")
     assert type(error) is kind
     assert str(error) == f"3 x c5@a: AWS answers {code}, It is so. Really"
+
+
+def test_what_botocore_repeats_has_no_known_outcome() -> None:
+    """It repeats such an answer a few times and gives up; whether EC2 sold something is not known then."""
+    codes = {
+        *ThrottledRetryableChecker._THROTTLED_ERROR_CODES,
+        *TransientRetryableChecker._TRANSIENT_ERROR_CODES,
+    }
+    for code in codes - {"LimitExceededException"}:
+        assert type(refusal(code, "-", "3 x c5@a")) is UnknownOutcomeError, code
+
+
+def test_credentials_that_do_not_come_are_waited_for_as_those_that_are_over() -> None:
+    """As from a metadata service that is away while the head's credentials end."""
+    why = re.escape("listing machines: Error when retrieving credentials")
+    with pytest.raises(CredentialsError, match=why), errors("listing machines"):
+        raise CredentialRetrievalError(provider="iam-role", error_msg="no answer")
 
 
 @pytest.mark.parametrize("code", ["OptInRequired", "AuthFailure"])
