@@ -73,7 +73,8 @@ class LoopStepper(Stepper):
                 )
             self._is_last = is_last_piece and number == usual
             if math.isfinite(found) or self.may_overflow:
-                original(self._weighted(loss, share))
+                with self._filling():
+                    original(self._weighted(loss, share))
                 self._version = self._flat_gradient()._version
             return found
 
@@ -121,6 +122,7 @@ class LoopStepper(Stepper):
                 take(parameter)
                 self._shown[span.name] = parameter.grad = span.of(self._gradient)
                 return
+            self._refuse_second(span)
             if parameter.grad is not shown:  # added up in an array of its own
                 assert parameter.grad is not None
                 shown.copy_(parameter.grad)

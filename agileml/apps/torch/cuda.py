@@ -77,7 +77,7 @@ class CudaStepper(Stepper):
         self._on_the_way.clear()
         self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
         self._host = torch.empty(self.flat.elements, dtype=self.flat.dtype, pin_memory=True)
-        self._hand_out(self._gradient)
+        self._clear_gaps(self._gradient)
         array: Array = self._host.numpy()
         return array
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from agileml.application import Array, ArrivingTables, InputError
 from agileml.apps.torch.flat import PARAMETERS, ConstantBuffer, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.forward.first_use import FirstUses
-from agileml.apps.torch.forward.linear import write_in_place
+from agileml.apps.torch.forward.linear import handed_out, second_gradient, write_in_place
 from agileml.apps.torch.forward.row_tables import RowTables
 from agileml.apps.torch.objective import Judged, Objective, autocasting
 from agileml.core.parameters.layout import ALIGNMENT
@@ -140,9 +141,8 @@ class Stepper:
 
         The loss is the mean over a batch; the gradients of several batches are added up, one backward after the other.
         No gradient (None) where a loss is not finite, unless the clock may overflow. Raises InputError where no loss
-        scale helps any more.
-        `ready(array)` is asked for what to call with (start, stop) whenever a range is final. `begin(number)` is called
-        before each batch.
+        scale helps any more. `ready(array)` is asked for what to call with (start, stop) whenever a range is final.
+        `begin(number)` is called before each batch.
         """
         versions = self.flat.versions()
         constants = self.flat.constants()
@@ -170,8 +170,6 @@ class Stepper:
             self._check_scale()
         finally:
             self._gradient = self._ready = None
-            for place in self._places.values():
-                place.view = None
             for _, parameter in self.flat.parameters:
                 parameter.grad = None
         return array, total
@@ -185,7 +183,8 @@ class Stepper:
         check(loss)
         total = float(loss.detach()) * batch.items
         if math.isfinite(total) or self.may_overflow:
-            self._weighted(loss, batch.items / clock_items).backward()
+            with self._filling():
+                self._weighted(loss, batch.items / clock_items).backward()
         return total
 
     # -- the loss scale ---------------------------------------------------------------------------------------
@@ -258,15 +257,20 @@ class Stepper:
             array = tensor.numpy()
         self._kept = tensor, array
         self._gradient = tensor
-        self._hand_out(tensor)
+        self._clear_gaps(tensor)
         return array
 
-    def _hand_out(self, gradient: Tensor) -> None:
+    def _clear_gaps(self, gradient: Tensor) -> None:
         for span in self.flat.spans:
-            if span.name in self._places:
-                self._places[span.name].view = span.of(gradient)
             if span.end > span.stop:
                 gradient[span.stop : span.end] = 0
+
+    def _filling(self) -> AbstractContextManager[None]:
+        """The context of a backward: layers write there what has no gradient yet. Any other backward, as one that
+        `torch.autograd.grad` makes, returns arrays of its own."""
+        flat = self._flat_gradient()
+        free = [s for s in self.flat.spans if s.name in self._places and s.name not in self._written]
+        return handed_out(self._places, {span.name: partial(span.of, flat) for span in free})
 
     def _complete(self, span: TensorSpan) -> None:
         """A span of the flat gradient has all that backward adds: it is the loss's own from now on, and final."""
@@ -298,19 +302,23 @@ class Stepper:
 
     def _write(self, span: TensorSpan, gradient: Tensor) -> None:
         goal = span.of(self._flat_gradient())
-        if span.name in self._finished and self._ready is not None:
-            # Reentrant checkpointing walks through a shared layer twice.
-            raise RuntimeError(
-                f"parameter {span.name!r} got two gradients in one backward, expected one "
-                "(torch.utils.checkpoint needs use_reentrant=False)"
-            )
+        self._refuse_second(span)
         if span.name in self._written:
             goal.add_(gradient)
         elif gradient.data_ptr() != goal.data_ptr() or gradient.stride() != goal.stride():
             goal.copy_(gradient)
         self._written.add(span.name)
+        if span.name in self._places:
+            self._places[span.name].view = None  # a layer that comes to it later would overwrite it
         if self._is_last and span.name not in self._finished:
             self._complete(span)
+
+    def _refuse_second(self, span: TensorSpan) -> None:
+        """Raise RuntimeError where the first gradient is on its way already, or divided by the loss scale: reentrant
+        checkpointing walks through a shared layer twice."""
+        is_taken = self._ready is not None or self.loss_scale is not None or self.device.type == "cuda"
+        if is_taken and span.name in self._finished:
+            raise second_gradient(span.name)
 
     def _check(
         self, loss: Tensor, versions: Sequence[tuple[str, int]], constants: Sequence[ConstantBuffer]

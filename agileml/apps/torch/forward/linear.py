@@ -7,7 +7,8 @@ that place. All else is autograd's: a weight that is used twice, or elsewhere to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,30 +17,42 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
 
-_NO_BACKWARD = -1
-
 
 class GradientSlot:
-    """Where the gradient of a weight goes in the present backward. The first product gets it, others make arrays."""
+    """Where the gradient of a weight goes in a backward. The first product gets it, others make arrays.
+
+    view: makes it when it is taken, so that nobody else refers to it, and autograd keeps it without a copy.
+    """
 
     def __init__(self) -> None:
-        self.view: Tensor | None = None
-        self._taken_in = _NO_BACKWARD
-
-    @property
-    def is_asked_for(self) -> bool:
-        """It was free when the backward began that goes on, or it is now. What a checkpoint computes again in a
-        backward must save the same tensors as its forward did, before another layer took the place."""
-        if self.view is not None:
-            return True
-        return self._taken_in != _NO_BACKWARD and self._taken_in == torch._C._current_graph_task_id()
+        self.view: Callable[[], Tensor] | None = None
 
     def take(self) -> Tensor | None:
-        """The place, once; None when it is taken or was not asked for."""
-        if self.view is not None:
-            self._taken_in = torch._C._current_graph_task_id()
+        """The place, once; None when it is taken or was not handed out."""
         view, self.view = self.view, None
-        return view
+        return None if view is None else view()
+
+
+@contextmanager
+def handed_out(
+    places: Mapping[str, GradientSlot], views: Mapping[str, Callable[[], Tensor]]
+) -> Iterator[None]:
+    """The context of a backward that fills these views, by the names of the places."""
+    for name, view in views.items():
+        places[name].view = view
+    try:
+        yield
+    finally:
+        for place in places.values():
+            place.view = None
+
+
+def second_gradient(name: str) -> RuntimeError:
+    """The error for a parameter whose gradient was final when another came."""
+    return RuntimeError(
+        f"parameter {name!r} got two gradients in one backward, expected one "
+        "(torch.utils.checkpoint needs use_reentrant=False)"
+    )
 
 
 class _Linear(torch.autograd.Function):
@@ -74,7 +87,9 @@ class _Linear(torch.autograd.Function):
 def _forward(
     layer: nn.Linear, place: GradientSlot, original: Callable[[Tensor], Tensor], x: Tensor
 ) -> Tensor:
-    plain = not torch.is_grad_enabled() or not place.is_asked_for or torch.is_autocast_enabled(x.device.type)
+    # Whether the place is free does not count: what a checkpoint computes again in a backward must save the tensors
+    # that its forward saved, whatever other layers and other backwards have taken meanwhile.
+    plain = not torch.is_grad_enabled() or torch.is_autocast_enabled(x.device.type)
     if plain or layer.weight.device != x.device or _is_transformed():
         return original(x)
     return _Linear.apply(x, layer.weight, layer.bias, place)

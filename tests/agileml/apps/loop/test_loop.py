@@ -101,6 +101,40 @@ def test_the_steps_are_those_of_plain_torch(tmp_path: Path, micro_batch: int | N
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11, msg=name)
 
 
+PENALTY = "model[0].weight.square().sum()"
+LOSS = "nn.functional.cross_entropy(model(batch[0]), batch[1])"
+ONE_BACKWARD = f"({PENALTY} + {LOSS}).backward()\noptimizer.step()\noptimizer.zero_grad()\n"
+ALONE = ONE_BACKWARD.replace(f"{PENALTY} + ", "")
+CHECKPOINTED = "torch.utils.checkpoint.checkpoint(model, batch[0].requires_grad_(), use_reentrant={})"
+APART = f"penalty, loss = {PENALTY}, {LOSS}\npenalty.backward()\nloss.backward()"
+AS_ONE = f"({PENALTY} + {LOSS}).backward()"
+
+
+@pytest.mark.parametrize(
+    ("body", "same"),
+    [
+        (ONE_BACKWARD.replace(AS_ONE, APART), ONE_BACKWARD),
+        (ONE_BACKWARD.replace(AS_ONE, f"{PENALTY}.backward()\n{LOSS}.backward()"), ONE_BACKWARD),
+        (ONE_BACKWARD.replace(AS_ONE, f"{LOSS}.backward()\n{PENALTY}.backward()"), ONE_BACKWARD),
+        (
+            ONE_BACKWARD.replace(AS_ONE, APART.replace("model(batch[0])", CHECKPOINTED.format(False))),
+            ONE_BACKWARD,
+        ),
+        (ALONE.replace("model(batch[0])", CHECKPOINTED.format(True)), ALONE),
+    ],
+    ids=["penalty between", "penalty first", "penalty last", "checkpointed", "reentrant"],
+)
+def test_backwards_of_one_batch_add_up(tmp_path: Path, body: str, same: str) -> None:
+    """The weight has a gradient already when the backward comes that goes through its layer, or none yet."""
+    head = HEAD.replace("nn.BatchNorm1d(24), ", "").replace("nn.Dropout(0.1), ", "")
+    found = []
+    for number, each in enumerate((body, same)):
+        path = script(tmp_path, head=head, rest=loop(each))
+        result = trained(path, tmp_path / str(number), clocks=4, slices=1, machines=ONE)
+        found.append(result.parameters["parameters"])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("units_per_slice", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path, units_per_slice: int) -> None:
     path = script(tmp_path, optimizer=OPTIMIZER + COSINE, prepare=WITH_SCHEDULE, rest=loop(SCHEDULED_BODY))

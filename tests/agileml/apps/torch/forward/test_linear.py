@@ -134,3 +134,52 @@ def test_reentrant_checkpointing_is_summed_or_refused() -> None:
     torch.testing.assert_close(given, theirs.b.weight.grad, rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeError, match="use_reentrant=False"):
         stepper.gradient([Batch((x.clone(), y), 8)], 8, lambda _: lambda a, b: None)
+
+
+def test_a_reentrant_second_gradient_is_refused_where_losses_are_scaled() -> None:
+    """The first one was divided by the scale already."""
+
+    def use(net: Net, x: Tensor) -> Tensor:
+        x = x.requires_grad_()
+        return checkpoint(net.b, checkpoint(net.b, x, use_reentrant=True), use_reentrant=True)
+
+    flat = FlatModule(Net(use), "test")
+    stepper = Stepper(flat, OutputLoss(functional.mse_loss))
+    stepper.use({table.name: flat.values(table) for table in flat.tables()})
+    stepper.loss_scale = 8.0
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        stepper.gradient([Batch((torch.randn(8, 6), torch.randn(8, 6)), 8)], 8)
+
+
+def test_a_layer_that_comes_to_a_weight_later_adds_to_its_gradient() -> None:
+    """Of two micro batches the first uses the weight without the layer, so the layer's place is still free."""
+    uses = iter((lambda net, x: functional.linear(x, net.b.weight, net.b.bias), lambda net, x: net.b(x)))
+    torch.manual_seed(0)
+    theirs, ours = Net(USES["not at all"]), Net(lambda net, x: next(uses)(net, x))
+    ours.load_state_dict(theirs.state_dict())
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    functional.mse_loss(theirs(x), y).backward()
+    flat = FlatModule(ours, "test")
+    stepper = Stepper(flat, OutputLoss(functional.mse_loss))
+    stepper.use({table.name: flat.values(table) for table in flat.tables()})
+    found, _ = stepper.gradient([Batch((x[:4], y[:4]), 4), Batch((x[4:], y[4:]), 4)], 8)
+    assert found is not None
+    span = next(span for span in flat.spans if span.name == "b.weight")
+    given = torch.from_numpy(found[span.start : span.stop]).view(span.shape)
+    torch.testing.assert_close(given, theirs.b.weight.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_what_autograd_grad_returns_stays_as_it_is() -> None:
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def use(net: Net, x: Tensor) -> Tensor:
+        y = net.b(x)
+        (slope,) = torch.autograd.grad(y.sum(), net.b.weight, retain_graph=True)
+        kept.append((slope, slope.clone()))
+        return y
+
+    flat = FlatModule(Net(use), "test")
+    stepper = Stepper(flat, OutputLoss(functional.mse_loss))
+    stepper.use({table.name: flat.values(table) for table in flat.tables()})
+    stepper.gradient([Batch((torch.randn(8, 6), torch.randn(8, 6)), 8)], 8)
+    assert all(torch.equal(slope, before) for slope, before in kept)
