@@ -91,13 +91,16 @@ class TorchOptimizer:
     def over(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer over these parameters, which stand for the module's in order: its fused form where torch has
         one for them and `arguments` do not choose another. Raises InputError."""
+        return self._over_groups(self._groups(self._named(parameters)))
+
+    def _over_groups(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         given = self.section["arguments"]
         # Fused SGD with dampening could not begin a parameter's momentum later than others', see `begin_momentum`.
         has_choice = not FORMS & given.keys() and not given.get("dampening")
         if "fused" in signature(self._class).parameters and has_choice:
             with suppress(RuntimeError, InputError):
-                return self._made(parameters, {**given, "fused": True})
-        return self._made(parameters, given)
+                return self._made(groups, {**given, "fused": True})
+        return self._made(groups, given)
 
     def begin_momentum(self, optimizer: torch.optim.Optimizer, stepped: Sequence[nn.Parameter]) -> None:
         """Before a step of these parameters: torch's fused SGD wants the momentum of all or of none. From zeros it
@@ -110,20 +113,23 @@ class TorchOptimizer:
             for parameter in new:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
-    def _made(self, parameters: list[nn.Parameter], own: Mapping[str, Any]) -> torch.optim.Optimizer:
+    def _made(self, groups: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> torch.optim.Optimizer:
         arguments = {"lr": self.section["learning_rate"], **own}
         made = self._class
         try:
-            return made(self._groups(parameters), **arguments)
+            return made([dict(group) for group in groups], **arguments)
         except (TypeError, ValueError) as error:
             called = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
             raise InputError(
                 f"optimizer.arguments: {self.section['name']}({called}) failed: {error}"
             ) from None
 
-    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    def _named(self, parameters: Iterable[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
+        """Parameters that stand for the trained ones, with the names of these."""
+        return [(name, p) for (name, _), p in zip(self.flat.parameters, parameters, strict=True)]
+
+    def _groups(self, named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
         """The groups that have parameters: those that no section names, then those of each section."""
-        named = ((name, p) for (name, _), p in zip(self.flat.parameters, parameters, strict=True))
         return [group for group in parameter_groups(named, self.section["groups"]) if group["params"]]
 
     @cached_property
@@ -169,7 +175,8 @@ class TorchOptimizer:
         ]
         arguments = self.section["arguments"]
         optimizer = self._made(
-            parameters, {key: value for key, value in arguments.items() if key not in FORMS}
+            self._groups(self._named(parameters)),
+            {key: value for key, value in arguments.items() if key not in FORMS},
         )
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
@@ -304,13 +311,21 @@ class TorchOptimizer:
     def _place(self) -> dict[int, int]:
         """By the number of a parameter in the module, its number in the optimizer's state dict."""
         marks = [nn.Parameter(torch.empty(0)) for _ in self.flat.parameters]
-        order = [id(p) for group in self._groups(marks) for p in group["params"]]
+        order = [id(p) for group in self._groups(self._named(marks)) for p in group["params"]]
         return {number: order.index(id(mark)) for number, mark in enumerate(marks)}
 
     def state_dict(self, values: Mapping[str, Array], factor: float) -> dict[str, Any]:
-        """The optimizer's state dict for optimizer.pt, with these tables. factor: of the learning rates."""
-        optimizer = self.over([parameter for _, parameter in self.flat.parameters])
-        self.load(optimizer, {name: [(0, values[name].reshape(-1))] for name in values})
+        """The state dict of the optimizer over all parameters of the module, for optimizer.pt, with these tables.
+
+        Those that need no gradient have no state. factor: of the learning rates.
+        """
+        trained = self.over([parameter for _, parameter in self.flat.parameters])
+        self.load(trained, {name: [(0, values[name].reshape(-1))] for name in values})
+        try:
+            optimizer = self._over_groups(self._groups(self.flat.module.named_parameters()))
+            optimizer.state.update(trained.state)
+        except InputError:  # the class takes only some parameters, as Muon takes matrices, and so will theirs
+            optimizer = trained
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
             group["lr"] = group["lr"] * factor

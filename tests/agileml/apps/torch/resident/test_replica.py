@@ -121,6 +121,44 @@ def test_its_steps_are_torchs(name: str, arguments: dict[str, Any], tmp_path: Pa
         torch.testing.assert_close(mine.state_dict()[key], tensor, rtol=1e-9, atol=1e-12, msg=key)
 
 
+def partly_frozen() -> nn.Module:
+    net = Net()
+    net.first.requires_grad_(False)
+    net.head.bias.requires_grad_(False)
+    return net
+
+
+def test_the_state_in_the_file_is_over_all_parameters_frozen_ones_too(tmp_path: Path) -> None:
+    app = TorchModule(build=partly_frozen, dataset=(X, Y))
+    result = agileml.run(values(clocks=3, out=str(tmp_path / "run")), app, sequential=True)
+    again = in_torch(result.module(), "AdamW", {})
+    again.load_state_dict(torch.load(result.folder / "optimizer.pt", weights_only=True))
+    stepped = [p for p, state in again.state.items() if state]
+    assert [tuple(p.shape) for p in stepped] == [(2, 40)] and all(p.requires_grad for p in stepped)
+
+
+def matrices() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 2).double(), nn.LayerNorm(2).double().requires_grad_(False)).append(
+        nn.Linear(2, 2, bias=False).double()
+    )
+
+
+def test_of_a_class_that_takes_no_frozen_parameters_the_file_has_the_others(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        module = matrices()
+        module[0].bias.requires_grad_(False)  # type: ignore[index, union-attr]
+        return module
+
+    job = values("Muon", clocks=2, out=str(tmp_path / "run"))
+    job["optimizer"].pop("groups")
+    result = agileml.run(job, TorchModule(build=build, dataset=(X, Y)), sequential=True)
+    state = torch.load(result.folder / "optimizer.pt", weights_only=True)
+    assert [group["params"] for group in state["param_groups"]] == [[0, 1]] and sorted(state["state"]) == [
+        0,
+        1,
+    ]
+
+
 @pytest.mark.parametrize("dampening", [0.0, 0.5])
 def test_momentum_may_begin_later_for_some(dampening: float) -> None:
     """As of a layer that no loss reaches at first; the state is read and loaded in between, as when a machine joins."""
