@@ -30,6 +30,11 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return tree
 
 
+def copied(tree: Any) -> Any:
+    """The same tree with tensors of its own: what is done to them in place leaves these as they are."""
+    return mapped(tree, Tensor.clone)
+
+
 def _same_mapping(tree: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
     try:
         return type(tree)(found)  # type: ignore[call-arg]

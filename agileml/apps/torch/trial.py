@@ -15,7 +15,7 @@ from agileml.apps.torch.export import exported
 from agileml.apps.torch.flat import changed_parameter
 from agileml.apps.torch.objective import evaluating
 from agileml.apps.torch.step import Batch, Stepper, seeded
-from agileml.apps.torch.trees import mapped
+from agileml.apps.torch.trees import copied, mapped
 from agileml.core.compute.traces import is_in_user_code
 
 MOST_ITEMS = 8  # of a batch that is tried
@@ -64,13 +64,13 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
     rows = {}
     if stepper.rows:
         with _seeded_for(stepper):
-            stepper.hear(batch)
+            stepper.hear(_again(batch))
         rows = stepper.rows.heard()
     tables = {name: table[rows[name]] if name in rows else table for name, table in values.items()}
     stepper.use(tables, rows)
     before = stepper.flat.sums()
     with _seeded_for(stepper):
-        gradient, loss = stepper.gradient([batch], batch.items)
+        gradient, loss = stepper.gradient([_again(batch)], batch.items)
     if changed := [name for name, total in stepper.flat.sums().items() if total != before[name]]:
         raise changed_parameter(changed[0])
     if gradient is None:
@@ -79,6 +79,11 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
         )
     stepper.flat.check_names()
     stepper.flat.buffer_changes(tables, 1.0)
+
+
+def _again(batch: Batch) -> Batch:
+    """The batch as it was made, to compute with it more than once: the user's code may change it in place."""
+    return Batch(copied(batch.tree), batch.items)
 
 
 def _seeded_for(stepper: Stepper) -> AbstractContextManager[object]:

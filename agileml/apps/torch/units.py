@@ -13,6 +13,7 @@ from agileml.apps.torch.batches.minibatches import ExampleSlice
 from agileml.apps.torch.evaluation import ACCURACY, Evaluation, Sums, add
 from agileml.apps.torch.flat import PARAMETERS
 from agileml.apps.torch.step import TORCH, Batch, Ready, seeded
+from agileml.apps.torch.trees import copied
 from agileml.apps.torch.trial import placed_batch
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class UnitComputation:
             metrics = self._evaluated(units, request.seed)
             if not request.numbers:  # fewer items in a clock than units
                 return Updates({}, metrics=metrics)
-            made = heard.made if heard else self._made(request, units, items)
+            made = copied(heard.made) if heard else self._made(request, units, items)
             with seeded(request.seed, app.threads, stepper.device) as begin:
                 batches = self._placed(made, request)
                 stream = None if ready is None else _to_stream(ready)
@@ -98,7 +99,8 @@ class UnitComputation:
         with TORCH:
             made = self._made(request, [unit], [items]) if request.numbers else []
             with seeded(request.seed, app.threads, stepper.device) as begin:
-                for number, batch in enumerate(self._placed(made, request)):
+                # User code may change a batch in place, and sees this one again when the unit is computed.
+                for number, batch in enumerate(self._placed(copied(made), request)):
                     begin(number)
                     stepper.hear(batch)
             for start, stop in self._test_items([unit]):

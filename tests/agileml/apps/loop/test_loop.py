@@ -135,6 +135,16 @@ def test_backwards_of_one_batch_add_up(tmp_path: Path, body: str, same: str) -> 
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
+def test_a_body_may_change_its_batch_in_place(tmp_path: Path) -> None:
+    """The batch that is tried three times is the same each time: with the second shift its classes are none."""
+    path = script(
+        tmp_path, rest=loop("batch[1].sub_(5)\n" + BODY), prepare=PREPARE.replace("(x, y)", "(x, y + 5)")
+    )
+    found = trained(path, tmp_path / "in place", clocks=2).summary["params_sha256"]
+    plain = script(tmp_path)
+    assert found == trained(plain, tmp_path / "plain", clocks=2).summary["params_sha256"]
+
+
 @pytest.mark.parametrize("units_per_slice", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path, units_per_slice: int) -> None:
     path = script(tmp_path, optimizer=OPTIMIZER + COSINE, prepare=WITH_SCHEDULE, rest=loop(SCHEDULED_BODY))

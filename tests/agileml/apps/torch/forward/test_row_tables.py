@@ -87,6 +87,42 @@ def test_20_steps_are_those_of_plain_torch_with_sparse_gradients(kind: str) -> N
         torch.testing.assert_close(found[name], wanted, rtol=1e-9, atol=1e-11, msg=name)
 
 
+class InPlace(Shop):
+    """Shifts the users' numbers in the batch's own tensor."""
+
+    def forward(self, users: Tensor, items: Tensor, before: Tensor, words: Tensor) -> Tensor:
+        return super().forward(users.sub_(USERS).remainder_(USERS).bitwise_xor_(1), items, before, words)
+
+
+class Apart(Shop):
+    def forward(self, users: Tensor, items: Tensor, before: Tensor, words: Tensor) -> Tensor:
+        return super().forward(users ^ 1, items, before, words)
+
+
+def swapped(users: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    return users.copy_(USERS - 1 - users), *others
+
+
+def swapped_apart(users: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    return USERS - 1 - users, *others
+
+
+@pytest.mark.parametrize(
+    ("builds", "augments"),
+    [((InPlace, Apart), (None, None)), ((Shop, Shop), (swapped, swapped_apart))],
+    ids=["forward", "augment"],
+)
+def test_what_changes_a_batch_in_place_changes_it_once(builds: Any, augments: Any) -> None:
+    """A batch is looked through for its rows before it is computed with."""
+    found = []
+    for build, augment in zip(builds, augments, strict=True):
+        model = {"batch_size": BATCH, "loss": "mse"}
+        app = TorchModule(Settings({}, model, SEED, 2), build=build, dataset=data, augment=augment)
+        app.check()
+        found.append(run_sequential(app, optimizer=optimizer("sgd", learning_rate=0.3), clocks=3))
+    assert params_sha256(found[0]) == params_sha256(found[1])
+
+
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(clock=st.integers(0, 40), part=st.integers(0, 1), index=st.integers(0, 3))
 def test_a_unit_reads_the_rows_that_its_batch_names_and_updates_those_that_a_loss_reaches(
