@@ -281,7 +281,7 @@ class _Session:
         clocks, slots = self._slots[0], [tables] if self.job.is_resident else self._slots[1]
         with blame_user("optimizer_state()"):
             settings = self.config.optimizer.model_dump()
-            factor = self.job.optimizer.rate_at(clocks) / self.config.optimizer.learning_rate
+            factor = self.job.rate_after(clocks) / self.config.optimizer.learning_rate
             skipped = LossScale.of(tables[LOSS_SCALE]).skipped if self.job.loss_scale is not None else 0
             state = self.application.optimizer_state(slots, settings, clocks - skipped, factor)
         try:

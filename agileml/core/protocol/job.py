@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -121,6 +122,15 @@ class Job:
         supersteps, too: a change ends the superstep, and with it the bound on how old a read may be."""
         is_of_epoch = self.pipeline is not None or self.elastic is not None
         return view.epoch if is_of_epoch else view.timeline
+
+    def rate_after(self, clocks: int) -> float:
+        """The learning rate of the clock behind so many, or that of the last of them where there is none: a schedule of
+        the user's may be made for just so many clocks (an error, or no number of at least 0)."""
+        try:
+            rate = self.optimizer.rate_at(clocks)
+        except Exception:  # of the user's function
+            rate = math.nan
+        return rate if 0 <= rate < math.inf else self.optimizer.rate_at(max(0, clocks - 1))
 
     def optimizers(self, partition: int) -> tuple[Optimizer, ...]:
         """The optimizer of each table's block in a partition."""

@@ -105,6 +105,25 @@ def test_groups_and_a_schedule_are_those_of_torch(tmp_path: Path) -> None:
     )
 
 
+def listed(clock: int) -> float:
+    return [1.0, 0.5, 0.25][clock]
+
+
+def polynomial(clock: int) -> float:
+    return (1 - clock / 3) ** 0.9 if clock < 3 else -0.1
+
+
+@pytest.mark.parametrize(("function", "last"), [("listed", 0.25), ("polynomial", (1 / 3) ** 0.9)])
+def test_a_schedule_may_end_with_the_run(function: str, last: float, tmp_path: Path) -> None:
+    """The rate in optimizer.pt is that of the next clock, if there is one."""
+    schedule = {"kind": "function", "function": f"{__name__}:{function}"}
+    section = {"kind": "adamw", "learning_rate": 0.01, "schedule": schedule}
+    job = values(clocks=3, out=str(tmp_path / "run"), optimizer=section)
+    result = agileml.run(job, TorchModule(build=Net, dataset=(X, Y)), sequential=True)
+    state = torch.load(result.folder / "optimizer.pt", weights_only=True)
+    assert state["param_groups"][0]["lr"] == pytest.approx(0.01 * last)
+
+
 @pytest.mark.parametrize("exchange", ["servers", pytest.param("allreduce", marks=pytest.mark.slow)])
 def test_machines_take_the_same_steps(exchange: str, tmp_path: Path) -> None:
     job = values(exchange=exchange, plan=[{"at_clock": 10, "notice": 1, "warning_s": 30}])
