@@ -3,8 +3,9 @@
 Parameters lie in the order of `named_parameters()`, each from a multiple of 16 elements (64 bytes of float32): so no
 two share a cache line, and a sum over one does not depend on where it lies. Gaps are zero and stay zero. A tied
 parameter is there once. Buffers that `state_dict()` has lie the same way in two more tables: numbers with fractions in
-`buffers`, whole numbers and flags in `counters` (float64 holds them exactly up to 2^53). The weight of an embedding
-with `sparse=True` is a table of its own under its own name, read by row; the parameters without these may be none.
+`buffers` (float64 if one of them is), whole numbers and flags in `counters` (float64 holds them exactly up to 2^53).
+The weight of an embedding with `sparse=True` is a table of its own under its own name, read by row; the parameters
+without these may be none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from agileml.application import Array, InputError, Range, Table, Update
 from agileml.core.parameters.layout import ALIGNMENT
 
 PARAMETERS, BUFFERS, COUNTERS = "parameters", "buffers", "counters"
+MOST_EXACT = 2**53  # the whole numbers up to it are float64's
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -97,6 +99,13 @@ class FlatModule:
                 raise InputError(
                     f"{source}: buffer {name!r} has dtype {_dtype(buffer)}, expected real numbers"
                 )
+            if (number := _lost_number(buffer)) is not None:
+                raise InputError(
+                    f"{source}: buffer {name!r} has the number {number}, expected whole numbers up to 2^53 in what the "
+                    "state dict holds (register_buffer(..., persistent=False) keeps any number that stays)"
+                )
+        has_wide = any(b.dtype == torch.float64 for _, b in persistent)
+        self._buffers_dtype = "float64" if has_wide else DTYPES[self.dtype]
 
     @property
     def spans_of_buffers(self) -> Mapping[str, tuple[TensorSpan, ...]]:
@@ -116,8 +125,9 @@ class FlatModule:
             ranges = tuple(Range(span.name, span.end) for span in self.spans)
             found.append(Table(PARAMETERS, 1, self.elements, dtype, ranges=ranges))
         if self.buffers and self.buffers[-1].end:
+            wide = self._buffers_dtype
             found.append(
-                Table(BUFFERS, 1, self.buffers[-1].end, dtype, update=Update.STEP, may_be_infinite=True)
+                Table(BUFFERS, 1, self.buffers[-1].end, wide, update=Update.STEP, may_be_infinite=True)
             )
         if self.counters and self.counters[-1].end:
             found.append(Table(COUNTERS, 1, self.counters[-1].end, "float64", update=Update.STEP))
@@ -317,6 +327,15 @@ def _read_by_row(module: nn.Module) -> set[int]:
         for layer in module.modules()
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse
     }
+
+
+def _lost_number(buffer: Tensor) -> int | None:
+    """A whole number of the buffer that float64, and so the table of counters, does not hold; None: there is none."""
+    if buffer.dtype not in (torch.int64, torch.uint64) or buffer.is_meta:
+        return None
+    numbers = buffer.detach().cpu().numpy().reshape(-1)
+    large = numbers[(numbers > MOST_EXACT) | (numbers < -MOST_EXACT)].tolist()
+    return next((number for number in large if int(float(number)) != number), None)
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import agileml
 from agileml.application import InputError
 from agileml.apps.torch.export import torch_state
+from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.module import TorchModule
 
 X = np.random.default_rng(1).normal(size=(48, 6)).astype(np.float32)
@@ -77,6 +78,39 @@ def test_plain_torch_goes_on_from_the_files_of_a_run(kind: str, tmp_path: Path) 
         longer.module().state_dict().items(), module.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=name)
+
+
+class Counting(nn.Linear):
+    """Has float32 parameters, and buffers whose numbers only float64 holds."""
+
+    def __init__(self, number: int = 2**53) -> None:
+        super().__init__(6, 2)
+        self.register_buffer("seen", torch.tensor(2.0**24, dtype=torch.float64))
+        self.register_buffer("limit", torch.tensor(1e300, dtype=torch.float64))
+        self.register_buffer("prime", torch.tensor([3, number]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return super().forward(x)
+
+
+def test_buffers_of_float64_keep_their_numbers(tmp_path: Path) -> None:
+    app = TorchModule(build=Counting, dataset=(X, Y))
+    job = {"application": "torch", "model": {"batch_size": 48}, "clocks": 3, "slices": 8}
+    result = agileml.run(job | {"out": str(tmp_path / "run")}, app, sequential=True)
+    found = load_file(result.folder / "model.safetensors")
+    assert found["seen"].item() == 2.0**24 + 3 and found["limit"].item() == 1e300
+    assert found["prime"].tolist() == [3, 2**53]
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**61 - 1, 2**63 - 1, -(2**60) - 1])
+def test_whole_numbers_that_the_table_does_not_hold_are_refused(number: int) -> None:
+    """They came back as others: 2^63 - 1 as -2^63."""
+    with pytest.raises(
+        InputError, match=f"buffer 'prime' has the number {number}, expected whole numbers up to"
+    ):
+        FlatModule(Counting(number), "model.module")
+    FlatModule(Counting(-(2**63)), "model.module")
 
 
 class Labelled(nn.Linear):
