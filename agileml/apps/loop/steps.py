@@ -266,7 +266,8 @@ def _averaged(average: AveragedModel, model: torch.nn.Module) -> None:
 
 def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **named: Any) -> None:
     loop = _loops.get(get_ident())
-    is_within = torch._C._current_graph_task_id() != -1  # another backward, as a reentrant checkpoint's is
+    # A part of another backward, as a reentrant checkpoint's is: what it gets is scaled already.
+    is_within = grad_tensors is not None and torch._C._current_graph_task_id() != -1
     if loop is None or not loop.is_in_batch or is_within:
         _original(tensors, grad_tensors, *arguments, **named)
         return
