@@ -290,10 +290,21 @@ def _is_array(found: Any) -> bool:
     return isinstance(found, np.ndarray | Tensor)
 
 
+def _tensor(array: Any, key: str) -> Tensor:
+    try:
+        return torch.as_tensor(array)
+    except (TypeError, ValueError) as error:
+        why = " ".join(str(error).partition(". ")[0].rstrip(".").split())
+        raise InputError(
+            f"{key}: found an array of dtype {array.dtype} that torch makes no tensor of ({why}), expected a plain "
+            "array of numbers"
+        ) from None
+
+
 def _examples(found: Any, key: str, collate: Collate | None) -> Examples:
     if isinstance(found, tuple | list) and len(found) >= 2 and all(map(_is_array, found)):
         _check_collate(collate, key)
-        tensors = tuple(torch.as_tensor(array) for array in found)
+        tensors = tuple(_tensor(array, key) for array in found)
         sizes = {tuple(tensor.shape)[:1] for tensor in tensors}
         if len(sizes) != 1 or () in sizes:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)

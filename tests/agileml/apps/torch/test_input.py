@@ -261,6 +261,11 @@ def fails() -> Any:
 
 BAD_DATA: dict[str, tuple[Any, str]] = {
     "lengths": ((X, Y[:3]), "found arrays of shapes (40, 6), (3,), expected the same number of items"),
+    "labels as text": (
+        (X, Y.astype(str)),
+        "dataset: found an array of dtype <U21 that torch makes no tensor of",
+    ),
+    "backwards": ((X[::-1], Y), "(At least one stride in the given numpy array is negative"),
     "a number": (5, "found int, expected (train, test) or train"),
     "empty": ((X[:0], Y[:0]), "has no items to train on"),
     "smaller than the slices": (
