@@ -64,7 +64,7 @@ class Supervisor:
             record = read_supervision(self._folder)
             assert record is not None, "the supervisor has written it"
             if record.is_over:
-                return code
+                return 128 - code if code < 0 else code
             newest = self._newest_clock()
             verdict = judge(code, newest, record.restarts, most, is_stopping=self._stopping.is_set())
             self._say(verdict.reason)

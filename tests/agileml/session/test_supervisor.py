@@ -93,6 +93,14 @@ def test_a_process_that_is_killed_is_started_again_and_its_end_is_the_run_s(tmp_
 
 
 @pytest.mark.usefixtures("_signals_as_before")
+def test_a_run_that_is_over_and_then_killed_has_the_exit_code_of_the_signal(tmp_path: Path) -> None:
+    """As Python's own end may crash, when all results are written."""
+    (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)"))
+    command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path), "0"]
+    assert Supervisor(command, tmp_path, lambda: 0, print).run(3) == 128 + signal.SIGSEGV
+
+
+@pytest.mark.usefixtures("_signals_as_before")
 def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
     code, said = supervised(tmp_path, 9, most=2)
     assert code == 128 + signal.SIGKILL
