@@ -41,9 +41,10 @@ def supervise(
     """
     from agileml.checkpoints.errors import CheckpointError
     from agileml.config.market import CloudMarketConfig
+    from agileml.runs.folder import has_earlier
     from agileml.session.supervisor import Supervisor
 
-    out, is_new = _folder(job, name, overwrite=overwrite)
+    out, is_new = _folder(job, name, resume, overwrite=overwrite)
     job = supervised_config(job, out)
     assert job.checkpoint is not None
     places = [job.checkpoint.path, resume]
@@ -61,10 +62,14 @@ def supervise(
             say(str(error))
             return None
 
-    code = Supervisor(command, out, newest_clock, say).run(most)
-    if code == BAD_INPUT and is_new:
-        _forget(out)
-    elif isinstance(job.market, CloudMarketConfig) and not _is_over(out):
+    code = None
+    try:
+        code = Supervisor(command, out, newest_clock, say).run(most)
+    finally:
+        is_forgotten = (code == BAD_INPUT and is_new) or has_earlier(out)
+        if is_forgotten:
+            _forget(out)
+    if isinstance(job.market, CloudMarketConfig) and not is_forgotten and not _is_over(out):
         say(
             "its market may still hold machines: the same command goes on with them, "
             f"{job.market.unless_continued}"
@@ -79,9 +84,12 @@ def _is_over(out: Path) -> bool:
     return record is None or record.is_over
 
 
-def _folder(job: JobConfig, name: str, *, overwrite: bool) -> tuple[Path, bool]:
-    """The run's folder, made if need be, and whether its run is a new one. Raises FolderError."""
-    from agileml.runs.folder import FolderError, RunFolder, check_out, new_folder
+def _folder(job: JobConfig, name: str, resume: str | None, *, overwrite: bool) -> tuple[Path, bool]:
+    """The run's folder, made if need be, and whether its run is a new one. Raises FolderError.
+
+    An earlier run in it is put aside, with its record: a new run must not go on from that, as if it were over.
+    """
+    from agileml.runs.folder import FolderError, check_out, files_in, new_folder, put_aside
     from agileml.runs.owner import is_alive
     from agileml.runs.supervision import SUPERVISION, read_supervision
 
@@ -99,17 +107,30 @@ def _folder(job: JobConfig, name: str, *, overwrite: bool) -> tuple[Path, bool]:
         typer.echo(f"proteus: goes on with the run in {out}", err=True)
         return out, False
     check_out(out, overwrite=overwrite)
-    out.mkdir(parents=True, exist_ok=True)
-    RunFolder.clear(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        old = [*files_in(out), SUPERVISION]
+        if overwrite and job.checkpoint is None and not _is_place(resume, out / CHECKPOINTS):
+            old.append(CHECKPOINTS)  # no run can write there beside another one's
+        put_aside(out, old)
+    except OSError as error:
+        raise FolderError(f"out: {error.filename} cannot be written: {error.strerror}") from None
     return out, True
 
 
+def _is_place(resume: str | None, folder: Path) -> bool:
+    """True where `--resume` names this folder."""
+    return resume is not None and Path(os.path.expanduser(resume)).resolve() == folder.resolve()
+
+
 def _forget(out: Path) -> None:
-    """Leave nothing of a run that could not begin."""
+    """Leave nothing of a run that could not begin: what was in its folder before is there again."""
+    from agileml.runs.folder import put_back
     from agileml.runs.supervision import SUPERVISION
 
     (out / SUPERVISION).unlink(missing_ok=True)
     with suppress(OSError):
+        put_back(out)
         out.rmdir()
 
 

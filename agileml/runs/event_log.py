@@ -186,9 +186,13 @@ def flush_folder(folder: Path) -> None:
 
 def _segments(path: Path) -> list[Path]:
     """The older files of a log, the oldest first; of one that is being packed the whole file."""
-    files = sorted(path.parent.glob(f"{path.stem}-*.jsonl*"))
-    found = {file.name.removesuffix(".gz"): file for file in files if _SEGMENT.search(file.name)}
+    found = {file.name.removesuffix(".gz"): file for file in _packed_or_not(path)}
     return [found[name] for name in sorted(found)]
+
+
+def _packed_or_not(path: Path) -> list[Path]:
+    files = sorted(path.parent.glob(f"{path.stem}-*.jsonl*"))
+    return [file for file in files if _SEGMENT.search(file.name)]
 
 
 def _number(segment: Path) -> int:
@@ -200,6 +204,11 @@ def _number(segment: Path) -> int:
 def files_of(path: Path) -> list[Path]:
     """All files of a log in the order of time; the last one grows."""
     return [*_segments(path), path]
+
+
+def names_of(path: Path) -> list[str]:
+    """The names of all files of a log, of one that a killed process was packing both."""
+    return [*(file.name for file in _packed_or_not(path)), path.name]
 
 
 def iterate_events(path: Path, *, older: bool = False) -> Iterator[Logged[RunEvent]]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -25,7 +26,7 @@ from safetensors.numpy import save_file
 
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
-from agileml.runs.event_log import EVENTS, EventLog, files_of, flush_folder, read_backwards, read_first
+from agileml.runs.event_log import EVENTS, EventLog, flush_folder, names_of, read_backwards, read_first
 from agileml.runs.owner import forget_ended_supervisor, is_alive, is_here, owner_of, running_in
 from agileml.runs.supervision import read_supervision
 
@@ -33,6 +34,7 @@ CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
 BEST = "best.safetensors"
 SUMMARY, REPORT = "summary.json", "report.html"
 TRACE = "trace.json"
+EARLIER = ".earlier-run"  # a folder in that of the run: the files of the run before, until this one has begun
 FILES = (CONFIG, EVENTS, MODEL, BEST, OPTIMIZER, SUMMARY, REPORT)
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
@@ -123,7 +125,9 @@ class RunFolder:
                 path.mkdir(parents=True, exist_ok=True)
                 cls.clear(path)
                 forget_ended_supervisor(path)
-            return cls(path, EventLog(path / EVENTS))
+            made = cls(path, EventLog(path / EVENTS))
+            forget_earlier(path)
+            return made
         except FileExistsError:  # another run was faster
             raise FolderError(f"out: {path} holds another run, expected a new or an empty folder") from None
         except OSError as error:
@@ -132,9 +136,11 @@ class RunFolder:
     @staticmethod
     def clear(path: Path) -> None:
         """Remove the files of an earlier run, and no others."""
-        for file in (*files_of(path / EVENTS), *(path / name for name in (*FILES, TRACE))):
-            file.unlink(missing_ok=True)
-        shutil.rmtree(path / MARKET, ignore_errors=True)
+        for name in files_in(path):
+            if name == MARKET:
+                shutil.rmtree(path / MARKET, ignore_errors=True)
+            else:
+                (path / name).unlink(missing_ok=True)
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
@@ -198,6 +204,50 @@ class RunFolder:
         """Replace one file, whole or not at all. Raises StorageError."""
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def files_in(path: Path) -> list[str]:
+    """The names that a run gives to its files in its folder, those of the log as they are there."""
+    return [*dict.fromkeys([*names_of(path / EVENTS), *FILES, TRACE, MARKET])]
+
+
+def put_aside(path: Path, names: Sequence[str]) -> None:
+    """Move the files of an earlier run to `EARLIER`, as far as they are there. Raises OSError.
+
+    A supervised run checks its input in another process, after its supervisor has taken the folder: input that is wrong
+    must not cost the run that was there.
+    """
+    for name in (name for name in names if os.path.lexists(path / name)):
+        (path / EARLIER).mkdir(exist_ok=True)
+        _move(path / name, path / EARLIER / name)
+
+
+def put_back(path: Path) -> None:
+    """Move the files of the earlier run back, if the new one has not begun. Raises OSError."""
+    if has_earlier(path):
+        for file in sorted((path / EARLIER).iterdir()):
+            _move(file, path / file.name)
+        (path / EARLIER).rmdir()
+
+
+def has_earlier(path: Path) -> bool:
+    """True while the files of an earlier run are aside: the new one has not begun."""
+    return (path / EARLIER).is_dir()
+
+
+def forget_earlier(path: Path) -> None:
+    """Remove the files of the earlier run: the new one has begun. Raises OSError."""
+    if has_earlier(path):
+        # Under another name first: of a removal that fails half way nothing may be put back.
+        doomed = path / f"{EARLIER}-{secrets.token_hex(4)}"
+        os.rename(path / EARLIER, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _move(what: Path, to: Path) -> None:
+    if to.is_dir() and not to.is_symlink():  # of a move that was broken off
+        shutil.rmtree(to)
+    os.replace(what, to)
 
 
 def new_folder(runs: Path, name: str) -> Path:

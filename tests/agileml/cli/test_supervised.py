@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,16 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agileml.checkpoints.store import FolderStore
-from agileml.cli.supervise import _continued
+from agileml.cli.supervise import _continued, _folder
+from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.view import CutId
+from agileml.driver.stop_signal import SIGNALS
 from agileml.errors import CHECKPOINTS_UNREAD_CODE
-from agileml.events.run import CheckpointSaved, ClockDone, RunStarted
+from agileml.events.run import CheckpointSaved, ClockDone, Process, RunStarted
 from agileml.events.schema import RunEvent
 from agileml.runs.event_log import EVENTS, EventLog
+from agileml.runs.folder import EARLIER, MODEL, RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+from agileml.session.supervisor import Supervisor
 from tests.agileml.checkpoints.rig import write
 
 JOB = """\
@@ -90,3 +97,87 @@ def test_a_restart_begins_from_what_it_finds_and_says_so(tmp_path: Path) -> None
     assert _continued(restart, tmp_path, saved, old) == (saved, replace(restart, clock=50))
     nothing = replace(restart, clock=0)
     assert _continued(nothing, tmp_path, str(tmp_path / "none"), None) == (None, nothing)
+
+
+def ended(out: Path, *, has_result: bool) -> None:
+    """The folder of a supervised run that is over, with a checkpoint where it writes them by default."""
+    out.mkdir()
+    process = Process(this_process().host, 1 << 22, 1.0)
+    (out / SUPERVISION).write_text(
+        Supervision(process, 10, (Restart(1.0, "killed", 3),), is_over=True).to_text()
+    )
+    log = EventLog(out / EVENTS)
+    log.write(RunStarted("job", {}, time.time(), process))
+    log.close()
+    write(FolderStore(out / "checkpoints"), CutId(30, 2))
+    if has_result:
+        (out / MODEL).write_text("trained for a week")
+
+
+def supervise_in(folder: Path, *words: str) -> tuple[int, str]:
+    """(exit code, what it said) of the command that supervises a job in `folder / "run"`."""
+    (folder / "job.yaml").write_text(JOB)
+    command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", "--supervise", "--out", "run", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("words", "has_result"), [((), False), (("--overwrite",), True)])
+def test_a_run_that_cannot_begin_leaves_the_earlier_one_as_it_was(
+    words: tuple[str, ...], has_result: bool, tmp_path: Path
+) -> None:
+    ended(tmp_path / "run", has_result=has_result)
+    before = contents(tmp_path / "run")
+    code, said = supervise_in(tmp_path, "--set", "data.kind=nothing_known", *words)
+    assert code == 2, said
+    assert "data.kind" in said
+    assert contents(tmp_path / "run") == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def job_in(out: Path, **more: object) -> JobConfig:
+    return from_values({**yaml.safe_load(JOB), "out": str(out), **more})
+
+
+def test_a_new_run_does_not_go_on_with_the_record_of_one_that_is_over(tmp_path: Path) -> None:
+    """That record would tell the supervisor, when the new run's process is killed, that the run is over."""
+    out = tmp_path / "run"
+    ended(out, has_result=False)
+    assert _folder(job_in(out), "job", None, overwrite=False) == (out, True)
+    assert read_supervision(out) is None
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    said: list[str] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        code = Supervisor([sys.executable, "-c", killed], out, lambda: 0, said.append).run(1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert code == 128 + signal.SIGKILL
+    assert ["goes on" in each for each in said] == [True, False], said
+
+
+def test_a_run_that_begins_in_place_of_another_removes_it_with_its_own_checkpoints(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ended(out, has_result=True)
+    (out / "notes.txt").write_text("the user's own")
+    assert _folder(job_in(out), "job", None, overwrite=True) == (out, True)
+    RunFolder.create(out, "job").events.close()
+    assert sorted(os.listdir(out)) == [EVENTS, "notes.txt"]
+
+
+def test_checkpoints_that_the_new_run_needs_or_that_are_elsewhere_stay(tmp_path: Path) -> None:
+    for number, (resume, more) in enumerate(
+        [
+            ("run-0/checkpoints", {}),
+            (None, {"checkpoint": {"path": str(tmp_path / "run-1" / "checkpoints")}}),
+        ]
+    ):
+        out = tmp_path / f"run-{number}"
+        ended(out, has_result=True)
+        place = None if resume is None else str(tmp_path / resume)
+        _folder(job_in(out, **more), "job", place, overwrite=True)
+        assert sorted(os.listdir(out)) == [EARLIER, "checkpoints"]

@@ -280,6 +280,15 @@ def test_overwrite_replaces_a_run_that_is_over_and_nothing_else(tmp_path: Path) 
     assert read_events(out / "events.jsonl") == []
 
 
+def test_overwrite_leaves_no_part_of_a_log_behind(tmp_path: Path) -> None:
+    """A process that was killed while it packed a part leaves it twice. It would count as the new run's."""
+    RunFolder.create(tmp_path, "mf").events.close()
+    for name in ("events-000001.jsonl", "events-000001.jsonl.gz", "events-000002.jsonl"):
+        (tmp_path / name).touch()
+    RunFolder.create(tmp_path, "mf", overwrite=True).events.close()
+    assert os.listdir(tmp_path) == ["events.jsonl"]
+
+
 def record_of_an_ended_supervisor(*, is_over: bool) -> str:
     over = subprocess.Popen([sys.executable, "-c", ""])
     over.wait()
