@@ -55,21 +55,23 @@ class EarlyStopping(Callback):
         self._sign = 1.0 if mode == "min" else -1.0
         self._best = math.inf
         self._best_clock = 0
-        self._without = 0  # evaluations since
+        self._without: list[int] = []  # clocks of the evaluations since, ascending
 
     def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> str | None:
         if self.metric not in metrics:  # it says nothing about improvement
             return None
         value = self._sign * metrics[self.metric]
         if value < self._best - self.least_change:
-            self._best, self._best_clock, self._without = value, clock, 0
+            self._best, self._best_clock, self._without = value, clock, []
             return None
-        self._without += clock > self._best_clock  # not after a rollback to before the best
-        if self._without < self.patience:
+        if clock > self._best_clock:  # not after a rollback to before the best
+            # What comes again after a rollback counts once.
+            self._without = [*(before for before in self._without if before < clock), clock]
+        if len(self._without) < self.patience:
             return None
         return (
             f"{self.metric} has not improved on {self._sign * self._best:.6g} of clock {self._best_clock} for "
-            f"{self._without} evaluations"
+            f"{len(self._without)} evaluations"
         )
 
 

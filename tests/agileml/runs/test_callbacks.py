@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone
@@ -43,6 +45,19 @@ def test_clocks_that_are_done_again_are_no_missing_improvement() -> None:
     assert rule.on_evaluate(10, {"error": 1.0}) is None
     for clock in (6, 8, 10):  # after a rollback to before the best
         assert rule.on_evaluate(clock, {"error": 2.0}) is None
+
+
+@given(st.lists(st.integers(1, 12), max_size=6), st.integers(1, 5))
+def test_rollbacks_do_not_end_a_run_sooner(back: list[int], patience: int) -> None:
+    """After a rollback the evaluations since then come again, with the same values."""
+    values = [5.0, 4.0, *(4.0 + number for number in range(1, 13))]
+    undisturbed = stops_at(values, patience=patience)
+    rule, clock, rollbacks = EarlyStopping("error", patience=patience), 1, list(back)
+    while (reason := rule.on_evaluate(clock, {"error": values[clock - 1]})) is None:
+        clock += 1
+        if rollbacks and clock > 2:
+            clock = max(1, clock - rollbacks.pop())
+    assert (clock, reason) == undisturbed
 
 
 def test_an_evaluation_without_the_metric_is_not_judged() -> None:
