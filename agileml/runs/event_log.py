@@ -59,6 +59,8 @@ class EventLog:
         if continue_at_s is None:
             self._file = _begun(path)
         else:
+            if not path.exists():  # a process that was killed had begun it, and not yet named it
+                os.rename(_next(path), path)
             cut_half_line(path)
             self._file = os.open(path, FLAGS & ~(os.O_EXCL | os.O_CREAT))
         self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
@@ -101,7 +103,7 @@ class EventLog:
     def _may_rotate(self) -> None:
         if os.fstat(self._file).st_size < self._segment_bytes:
             return
-        new = self.path.with_name(f".{self.path.name}.tmp")
+        new = _next(self.path)
         try:
             new.unlink(missing_ok=True)  # left by a process that was killed here
             file = _begun(new)
@@ -128,6 +130,11 @@ class EventLog:
                 if self._packing is not None:
                     self._packing.join()
             self._file = -1
+
+
+def _next(path: Path) -> Path:
+    """The name of a log's next file while the present one is renamed."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def _begun(path: Path) -> int:
@@ -208,7 +215,7 @@ def files_of(path: Path) -> list[Path]:
 
 def names_of(path: Path) -> list[str]:
     """The names of all files of a log, of one that a killed process was packing both."""
-    return [*(file.name for file in _packed_or_not(path)), path.name]
+    return [*(file.name for file in _packed_or_not(path)), _next(path).name, path.name]
 
 
 def iterate_events(path: Path, *, older: bool = False) -> Iterator[Logged[RunEvent]]:
@@ -228,9 +235,9 @@ def iterate_events(path: Path, *, older: bool = False) -> Iterator[Logged[RunEve
 
 
 def _present(file: Path) -> Path:
-    """The file of a log, or the one into which it was packed meanwhile."""
-    packed = file.with_name(f"{file.name}.gz")
-    return packed if not file.exists() and packed.exists() else file
+    """The file of a log, or the one into which it was packed meanwhile, or that is about to take its place."""
+    others = (file.with_name(f"{file.name}.gz"), _next(file))
+    return file if file.exists() else next((other for other in others if other.exists()), file)
 
 
 @contextmanager

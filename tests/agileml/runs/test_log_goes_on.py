@@ -55,6 +55,22 @@ def test_the_next_process_appends_and_time_goes_on(tmp_path: Path) -> None:
     assert log[-1].t_s > 50 * 365 * 86400
 
 
+def test_a_log_goes_on_whose_next_file_had_no_name_yet(tmp_path: Path) -> None:
+    """The process was killed after it had given the full file its new name."""
+    log = EventLog(tmp_path / EVENTS, segment_bytes=1000)
+    log.write(RunStarted("job", {}, 0.0, HERE))
+    for clock in range(1, 20):
+        log.write(ClockDone(clock, 0.5, 8, None), t_s=float(clock))
+    log.close()
+    (tmp_path / EVENTS).rename(tmp_path / f".{EVENTS}.tmp")
+    whole = [each.clock for each in events_of(read_events(tmp_path / EVENTS), ClockDone)]
+    again = RunFolder.reopen(tmp_path)
+    again.events.write(ClockDone(20, 0.5, 8, None))
+    again.events.close()
+    assert whole == [*range(1, 20)]
+    assert [each.clock for each in events_of(read_events(tmp_path / EVENTS), ClockDone)] == [*whole, 20]
+
+
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="holds no run to go on with"):
         RunFolder.reopen(tmp_path)
