@@ -15,6 +15,7 @@ import yaml
 
 from agileml.application import InputError
 from agileml.checkpoints.errors import CheckpointError
+from agileml.cluster.errors import ClusterError
 from agileml.cluster.processes import is_alive
 from agileml.cluster.ray_startup import environment
 from agileml.cluster.watchdog import marked, processes_marked
@@ -121,7 +122,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     try:
         with environment(marked(mark, MARK)):
             result = whole(run(config, name="chaos", clocks=clocks, plan=events, out=str(out / RUN)), clocks)
-    except (ConfigError, InputError, FolderError, CheckpointError):
+    except (ConfigError, InputError, FolderError, ClusterError, CheckpointError):
         (out / PLAN).unlink()
         if is_new:
             with suppress(OSError):

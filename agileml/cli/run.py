@@ -287,12 +287,13 @@ def chaos(
         _check_chaos(job)
         from agileml.checkpoints.errors import CheckpointError
         from agileml.cli.chaos import chaos_folder, run_chaos
+        from agileml.cluster.errors import ClusterError
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     try:
         with chaos_folder(out, f"chaos-{config.stem}-{seed}") as folder:
             verdict = run_chaos(job, seed, faults, folder)
-    except (ConfigError, InputError, FolderError, CheckpointError) as error:
+    except (ConfigError, InputError, FolderError, ClusterError, CheckpointError) as error:
         raise typer.BadParameter(str(error)) from None
     except (RunError, StorageError) as error:
         if trace := getattr(error, "trace", ""):

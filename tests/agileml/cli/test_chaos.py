@@ -50,6 +50,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         ({"address": "10.0.0.1:1"}, "address: found it, expected a config without: chaos makes its own"),
         ({"data": {"kind": "nothing"}}, "data.kind"),
+        ({"machines": {"gpus": 64}}, "machines.gpus: found 64, expected at most"),
     ],
 )
 def test_a_job_that_cannot_start_leaves_nothing(
