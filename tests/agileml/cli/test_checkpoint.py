@@ -84,6 +84,7 @@ def test_show_refuses_what_holds_no_checkpoints(tmp_path: Path, capsys: pytest.C
         ): "is one checkpoint or a part of one, expected the folder above it",
         "gs://bucket/x": "found an address of gs, expected a folder or s3://bucket/prefix",
         "s3://key:secret@bucket/x": "found an address with credentials or a port",
+        "~nobody-of-this-name/x": "names a home folder that is not known here",
         "s3://B": "found the bucket 'B', expected 3 to 63",
     }.items():
         code, out, err = show(capsys, path)
