@@ -58,6 +58,8 @@ def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
             _check_free(path, overwrite=overwrite)
         there = path
         while not there.exists() and there != there.parent:
+            if there.is_symlink():  # to a disk that is not mounted, most often
+                raise FolderError(f"out: {there} is a link to {os.readlink(there)}, which is not there")
             there = there.parent
         if not there.is_dir():
             raise FolderError(f"out: {path} cannot be made, {there} is a file; expected a folder")
@@ -115,9 +117,9 @@ class RunFolder:
 
         Raises FolderError: not writable, a file, or the folder of another run.
         """
+        path = runs if out is None else Path(out)
         if out is not None:
             check_out(out, overwrite=overwrite)
-            path = Path(out)
         try:
             if out is None:
                 path = new_folder(runs, name)

@@ -100,11 +100,14 @@ def test_a_folder_of_another_run_or_a_file_is_refused(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path / "run", "mf")
     first.events.close()
     (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("/nowhere/disk")  # not mounted
     (tmp_path / "bought" / "market").mkdir(parents=True)  # a journal that a service would go on with
     for out, sentence in [
         (tmp_path / "bought", r"out: .*/bought holds another run \(found market\), expected a new"),
         (tmp_path / "run", r"out: .*/run holds another run \(found events.jsonl\), expected"),
         (tmp_path / "file", "out: .*/file is a file, expected"),
+        (tmp_path / "link", "out: .*/link is a link to /nowhere/disk, which is not there"),
+        (tmp_path / "link" / "below", "out: .*/link is a link to /nowhere/disk, which"),
         (tmp_path / "file" / "below", "out: .*/below cannot be made, .*/file is a file"),
     ]:
         with pytest.raises(FolderError, match=sentence):
