@@ -62,7 +62,7 @@ def submission(
     here = (here or Path.cwd()).resolve()
     file = (here / config).resolve()
     folder = here if file.is_relative_to(here) else file.parent
-    if folder in (Path.home(), Path(folder.anchor)):
+    if folder in (Path.home().resolve(), Path(folder.anchor)):
         raise ClusterError(
             f"found {folder} as the working folder, which would be uploaded whole; "
             "expected a project's folder: change to it, or move the config into one"

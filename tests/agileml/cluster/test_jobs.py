@@ -41,6 +41,10 @@ def test_a_home_folder_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "job.yaml").touch()
     with pytest.raises(ClusterError, match="expected a project's folder"):
         submission(Path("job.yaml"), [], here=tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)  # as where the disk of home folders is elsewhere
+    monkeypatch.setenv("HOME", str(tmp_path / "link"))
+    with pytest.raises(ClusterError, match="expected a project's folder"):
+        submission(Path("job.yaml"), [], here=tmp_path / "link")
 
 
 def packed(folder: Path, excludes: list[str], to: Path) -> set[str]:
