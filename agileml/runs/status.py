@@ -61,6 +61,7 @@ def read_status(folder: Path) -> RunStatus:
         raise FolderError(str(error)) from None
     except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
         raise FolderError(f"{folder} holds no run, expected a folder with {EVENTS} and {CONFIG}") from None
+    seconds = log[-1].t_s if log else 0.0  # a supervised run may have begun its log alone
     if events_of(log, RunFailed):
         state = State.BROKEN
     elif (folder / SUMMARY).is_file():
@@ -69,7 +70,7 @@ def read_status(folder: Path) -> RunStatus:
         state = State.RUNNING
     else:
         state = State.BROKEN
-    return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), log[-1].t_s)
+    return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), seconds)
 
 
 def newest_events(path: Path) -> list[Logged[RunEvent]]:

@@ -15,9 +15,11 @@ from agileml.cli.jobs import newest
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
-from agileml.runs.folder import FolderError
+from agileml.runs.event_log import EVENTS, EventLog
+from agileml.runs.folder import CONFIG, FolderError
 from agileml.runs.owner import this_process
 from agileml.runs.status import State, read_status, stop_process
+from agileml.runs.supervision import SUPERVISION, Supervision
 
 JOB = {"application": "mlr", "clocks": 8}
 
@@ -139,6 +141,14 @@ def test_a_log_of_another_version_is_a_sentence(tmp_path: Path) -> None:
         FolderError, match=r"events\.jsonl, line 1: found no version, expected a log of version 1"
     ):
         read_status(out)
+
+
+def test_a_supervised_run_that_has_begun_no_more_than_its_log_is_running(tmp_path: Path) -> None:
+    EventLog(tmp_path / EVENTS).close()
+    (tmp_path / CONFIG).write_text("clocks: 8\n")
+    (tmp_path / SUPERVISION).write_text(Supervision(this_process(), 3).to_text())
+    found = read_status(tmp_path)
+    assert (found.state, found.snapshot.clock, found.seconds) == (State.RUNNING, 0, 0.0)
 
 
 def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path) -> None:
