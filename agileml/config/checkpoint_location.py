@@ -1,7 +1,8 @@
-"""Where checkpoints are kept, as a user writes it: a folder, or `s3://bucket/prefix`."""
+"""Places as a user writes them: of results, a folder; of checkpoints, a folder or `s3://bucket/prefix`."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -19,6 +20,11 @@ class S3Location:
 
     bucket: str
     prefix: str
+
+
+def below_home(path: str | None) -> str | None:
+    """A path with its `~` as the home folder of this computer: no shell sees what a config says."""
+    return None if path is None else os.path.expanduser(path)
 
 
 def location(text: str) -> FolderLocation | S3Location:

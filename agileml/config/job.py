@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agileml.config.balance import Balance, BalanceConfig, check_balance
-from agileml.config.checkpoint_location import location
+from agileml.config.checkpoint_location import below_home, location
 from agileml.config.exchange import check_exchange, check_overlap
 from agileml.config.helping import Helping, HelpingConfig, check_helping
 from agileml.config.machines import MachinesConfig, PaceConfig
@@ -241,7 +241,7 @@ class JobConfig(Section):
         tuple[Literal["csv", "jsonl", "mlflow", "tensorboard", "wandb"], ...], Field(strict=False)
     ] = ()
     profile: bool = False
-    out: str | None = None
+    out: Annotated[str | None, AfterValidator(below_home)] = None
     address: str | None = None
 
     @model_validator(mode="before")

@@ -91,6 +91,15 @@ def test_results_stay_on_the_head() -> None:
         assert below_results(place, home) == place
 
 
+def test_a_tilde_in_out_is_the_home_folder_and_no_folder_of_the_upload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray removes the uploaded folder, in which the job runs, when the job ends."""
+    monkeypatch.setenv("HOME", "/home/me")
+    for job in (from_values({**JOB, "out": "~/mine"}), from_values(JOB).changed(out="~/mine")):
+        assert settled(job, "job-1", Path("/home/me")).out == "/home/me/mine"
+
+
 def test_the_newest_line_of_progress_is_found_among_other_output() -> None:
     log = ["Running entrypoint", "clock 1/9", "clock 5/9, loss 0.5, stage 2", "machine m1 lost", ""]
     found = newest(log)
