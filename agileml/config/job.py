@@ -29,7 +29,7 @@ from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over
 from agileml.config.pool import check_pool
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.supersteps import check_supersteps
-from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, nearest, show
+from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, located, nearest, show
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
@@ -392,7 +392,7 @@ def _validated(document: Document) -> JobConfig:
 
 def locate(error: ConfigError, path: str | Path, overrides: Sequence[str] = ()) -> ConfigError:
     """An error that an application raised for a key of this config, with the file and line it came from."""
-    return apply_flags(Document.read(Path(path)), overrides, WORDS).blame(error)
+    return located(error, Path(path), overrides, WORDS)
 
 
 def dump(config: JobConfig) -> str:

@@ -288,3 +288,16 @@ def apply_flags(
     for flag in flags:
         document.set(flag, words)
     return document
+
+
+def located(
+    error: ConfigError, path: Path, flags: Sequence[str], words: Mapping[str, str | None]
+) -> ConfigError:
+    """An error about a key of the config in a file, with the line or the flag that the key came from.
+
+    The line is left out where the file cannot be read again, as a pipe.
+    """
+    try:
+        return apply_flags(Document.read(path), flags, words).blame(error)
+    except ConfigError:
+        return ConfigError(error.detail, key=error.key, source=error.source or str(path))

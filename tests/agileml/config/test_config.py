@@ -356,6 +356,8 @@ def test_an_error_of_an_application_is_placed_in_the_file(tmp_path: Path) -> Non
     error = ConfigError("no such file", key=("data", "path"))
     assert str(locate(error, path)) == f"{path}:4: data.path: no such file"
     assert str(locate(error, path, ["data.path=y"])) == "--set data.path=y: data.path: no such file"
+    path.write_text("")  # as a pipe that was read once
+    assert str(locate(error, path)) == f"{path}: data.path: no such file"
 
 
 def test_events_happen_in_the_order_of_their_clocks() -> None:
