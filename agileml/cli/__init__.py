@@ -104,4 +104,9 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         _give_up_output(error)
         status = status or 1
+    try:
+        sys.stderr.flush()
+    except OSError:  # nobody can be told, and Python's own last try would change the exit code
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     sys.exit(status if isinstance(status, int) else 0)

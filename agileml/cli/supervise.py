@@ -50,7 +50,10 @@ def supervise(
     places = [job.checkpoint.path, resume]
 
     def say(sentence: str) -> None:
-        typer.echo(f"proteus: {sentence}", err=True)
+        with suppress(
+            OSError
+        ):  # a full disk, or a terminal that has gone: the run is started again all the same
+            typer.echo(f"proteus: {sentence}", err=True)
 
     base = Path.cwd()
     command = [sys.executable, "-m", "agileml.cli", *options, "--out", str(out), SUPERVISED]

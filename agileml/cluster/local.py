@@ -266,7 +266,8 @@ class LocalCluster:
                 failed = error
                 if self.has_lost_head:
                     raise HeadLostError("Ray's head on this computer has ended") from error
-                print(f"proteus: a Ray node did not start: {error}", file=sys.stderr)
+                with contextlib.suppress(OSError):  # a full disk, which is no reason to end
+                    print(f"proteus: a Ray node did not start: {error}", file=sys.stderr)
                 # A raylet that registers too late would be one node too many.
                 started = [c for c in psutil.Process().children() if c not in before]
                 ours = [child for child in started if uses_folder(child, self._folder)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import IO, Any, Self, TypeVar, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -17,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+T = TypeVar("T")
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 40
 RATE_WINDOW_S = 10.0  # over which clocks/s and the time left are measured
@@ -152,6 +154,36 @@ def parse_line(text: str) -> tuple[Snapshot, float | None] | None:
     return Snapshot(clock, clocks, loss, stage, reliable, transient, found["note"] or "", spent), rate
 
 
+class Screen:
+    """Standard error, where a full disk or a terminal that has gone costs what is shown, and never the run.
+
+    A pipe whose reader has gone is an error as usual.
+    """
+
+    def write(self, text: str) -> int:
+        return self._tried(lambda: self._stream.write(text), len(text))
+
+    def flush(self) -> None:
+        self._tried(self._stream.flush, None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def _stream(self) -> Any:
+        """Rich puts a stream of its own in this place, which would write to this one."""
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+
+    @staticmethod
+    def _tried(do: Callable[[], T], otherwise: T) -> T:
+        try:
+            return do()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return otherwise
+
+
 class Progress:
     """A context manager; `show` may be called at any rate."""
 
@@ -164,7 +196,7 @@ class Progress:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`every_s`: seconds between plain lines; a change of stage, machines or note is shown at once."""
-        self._console = console or Console(stderr=True)
+        self._console = console or Console(file=cast("IO[str]", Screen()), stderr=True)
         self._clocks, self._every_s, self._clock_s = clocks, every_s, clock_s
         self._rate = Rate()
         self._losses = Losses()

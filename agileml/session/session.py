@@ -29,7 +29,7 @@ from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
 from agileml.runs.owner import this_process
-from agileml.runs.progress import Progress
+from agileml.runs.progress import Progress, Screen
 from agileml.runs.report.page import build_report
 from agileml.runs.summary import summarize
 from agileml.runs.supervision import Restart
@@ -299,7 +299,7 @@ class _Session:
             return 0 if is_same else 1, {"same_as_replayed": is_same}
         if not self.config.verify or self.is_reference or not self.is_whole:
             return 0, {}
-        print("proteus: trains the same job in one process, to compare", file=sys.stderr)
+        print("proteus: trains the same job in one process, to compare", file=Screen())
         events = read_events(log, steps=True)
         with blame_user("training"):
             tables = train_again(self.application, self.job, self.config, self.spec.stages, events)

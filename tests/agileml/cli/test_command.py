@@ -179,6 +179,23 @@ def test_output_without_room_is_one_sentence(command: list[str], tmp_path: Path)
         assert done.returncode == 1
 
 
+def test_a_run_outlives_the_place_of_its_progress(tmp_path: Path) -> None:
+    """As a file on a full disk, or a terminal that was closed."""
+    (tmp_path / "job.yaml").write_text("application: mlr\ndata: {kind: digits}\nclocks: 4\n")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROTEUS, "run", "job.yaml", "--sequential", "--out", "run"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(CONFIGS.parent)},
+        )
+    assert done.returncode == 0
+    assert done.stdout.startswith("done: 4 clocks")
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
 def test_ctrl_c_is_one_line_and_exit_code_130(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.Popen(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 import yaml
 
 from agileml.checkpoints.store import FolderStore
-from agileml.cli.supervise import _continued, _folder
+from agileml.cli.supervise import _continued, _folder, supervise
 from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.view import CutId
 from agileml.driver.stop_signal import SIGNALS
@@ -181,3 +183,27 @@ def test_checkpoints_that_the_new_run_needs_or_that_are_elsewhere_stay(tmp_path:
         place = None if resume is None else str(tmp_path / resume)
         _folder(job_in(out, **more), "job", place, overwrite=True)
         assert sorted(os.listdir(out)) == [EARLIER, "checkpoints"]
+
+
+def test_a_supervisor_that_cannot_say_why_starts_the_run_again_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where what it prints goes to a full disk."""
+    said: list[Callable[[str], None]] = []
+
+    class OnlyItsWords:
+        def __init__(
+            self, command: object, folder: object, newest: object, say: Callable[[str], None]
+        ) -> None:
+            said.append(say)
+
+        def run(self, most: int) -> int:
+            said[0]("the run goes on")
+            return 0
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("agileml.session.supervisor.Supervisor", OnlyItsWords)
+    monkeypatch.setattr("typer.echo", full)
+    assert supervise(job_in(tmp_path / "run"), "job", [], None, 1, overwrite=False) == 0
