@@ -17,7 +17,7 @@ import psutil
 
 from agileml.cluster import dashboard
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, check_alive, gcs_client, locate
+from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, answering, check_alive, gcs_client, locate
 
 OURS = "proteus"  # key in the metadata of our jobs; its value is the version that submitted the job
 CONFIG = "config"  # key in the metadata with the name of the config
@@ -92,10 +92,12 @@ def _url_known_to(host: str, port: int) -> str | None:
     """The URL of the dashboard that the GCS knows."""
     from ray._private import ray_constants
 
-    client = gcs_client(f"{host}:{port}")
-    found = client.internal_kv_get(
-        ray_constants.DASHBOARD_ADDRESS.encode(), namespace=ray_constants.KV_NAMESPACE_DASHBOARD, timeout=1.0
-    )
+    with answering(f"{host}:{port}"):
+        found = gcs_client(f"{host}:{port}").internal_kv_get(
+            ray_constants.DASHBOARD_ADDRESS.encode(),
+            namespace=ray_constants.KV_NAMESPACE_DASHBOARD,
+            timeout=1.0,
+        )
     return f"http://{found.decode()}" if found else None
 
 

@@ -11,6 +11,7 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.ray_cluster import (
     REACH_TIMEOUT_S,
     TieredNode,
+    answering,
     as_tiered_node,
     check_alive,
     drain,
@@ -31,7 +32,8 @@ class LiveNode:
 
 
 class ClusterNodes:
-    """The nodes of one cluster. Raises ClusterError within 3 s when it cannot be reached (see `reach`)."""
+    """The nodes of one cluster. Raises ClusterError within 3 s when it cannot be reached (see `reach`); so does every
+    method when it does not answer."""
 
     def __init__(self, address: str) -> None:
         if is_http(address):
@@ -44,10 +46,12 @@ class ClusterNodes:
 
     def all(self) -> list[LiveNode]:
         """The live nodes with a tier (see `as_tiered_node`), by tier and allocation."""
-        client = self._client()
-        leaving: dict[str, int] = client.get_draining_nodes(RPC_TIMEOUT_S)
+        with answering(self.address):
+            client = self._client()
+            leaving: dict[str, int] = client.get_draining_nodes(RPC_TIMEOUT_S)
+            infos = client.get_all_node_info(RPC_TIMEOUT_S).values()
         found = []
-        for info in client.get_all_node_info(RPC_TIMEOUT_S).values():
+        for info in infos:
             machine = as_tiered_node(_as_ray_shows_it(info))
             if machine is not None and info.state == info.ALIVE:
                 at_ms = leaving.get(machine.node_id)

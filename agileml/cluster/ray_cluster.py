@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,20 @@ def gcs_client(gcs_address: str) -> Any:
 
     with sigterm_blocked():
         return ray._raylet.GcsClient(address=gcs_address)
+
+
+@contextmanager
+def answering(gcs_address: str) -> Iterator[None]:
+    """Raise ClusterError where a GCS, which was there a moment ago, does not answer a question in time."""
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        why = " ".join(str(error).split())[:200]
+        raise ClusterError(
+            f"address: the head of the cluster at {gcs_address} does not answer ({why})"
+        ) from None
 
 
 def live_nodes(timeout_s: float) -> frozenset[str] | None:
@@ -190,13 +205,14 @@ def draining() -> dict[str, float | None]:
 def drain(gcs_address: str, node_id: str, deadline_unix_s: float, message: str) -> None:
     """Mark a node as preempted at `deadline_unix_s`, as `ray drain-node` does for a cloud's preemption notice.
 
-    Raises ClusterError when the cluster refuses.
+    Raises ClusterError when the cluster refuses, or does not answer.
     """
     from ray.core.generated import autoscaler_pb2
 
     reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    client = gcs_client(gcs_address)
-    accepted, why = client.drain_node(node_id, reason, message, int(deadline_unix_s * 1000))
+    with answering(gcs_address):
+        client = gcs_client(gcs_address)
+        accepted, why = client.drain_node(node_id, reason, message, int(deadline_unix_s * 1000))
     if not accepted:
         raise ClusterError(f"node {node_id} cannot be drained: {why}")
 

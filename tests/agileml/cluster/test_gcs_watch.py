@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
+import pytest
+import ray
+
+from agileml.cli import main
 from agileml.cluster.ray_cluster import RAYS_LIMIT, GcsWatch, gcs_limit_s
 from agileml.errors import HeadLostError
 
@@ -73,3 +77,31 @@ def test_where_ray_waits_for_longer_the_run_does(monkeypatch: pytest.MonkeyPatch
     assert gcs_limit_s() == LIMIT_S
     monkeypatch.setenv(RAYS_LIMIT, "600")
     assert Gcs(500.0).wait() == HERE
+
+
+class Starved:
+    """A client of a GCS that has taken the connection, and answers no question in time."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def ask(*_: object, **__: object) -> None:
+            raise ray.exceptions.RpcError("Deadline Exceeded", rpc_code=4)
+
+        return ask
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["machines", "list"], ["machines", "terminate", "--all", "--yes"]], ids=" ".join
+)
+def test_a_head_that_does_not_answer_in_time_is_one_sentence(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("job_server", "nodes"):
+        monkeypatch.setattr(f"agileml.cluster.{module}.gcs_client", Starved)
+        monkeypatch.setattr(f"agileml.cluster.{module}.check_alive", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--address", "10.0.0.1:6379"])
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "head of the cluster at 10.0.0.1:6379 does not answer (Deadline Exceeded" in line
