@@ -36,6 +36,8 @@ SUMMARY, REPORT = "summary.json", "report.html"
 TRACE = "trace.json"
 EARLIER = ".earlier-run"  # a folder in that of the run: the files of the run before, until this one has begun
 FILES = (CONFIG, EVENTS, MODEL, BEST, OPTIMIZER, SUMMARY, REPORT)
+# What loggers write, and the names that services have given a run.
+SERIES = ("clocks.csv", "evaluations.csv", "metrics.jsonl", "tensorboard", "wandb_run", "mlflow_run")
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
 
@@ -138,11 +140,11 @@ class RunFolder:
     @staticmethod
     def clear(path: Path) -> None:
         """Remove the files of an earlier run, and no others."""
-        for name in files_in(path):
-            if name == MARKET:
-                shutil.rmtree(path / MARKET, ignore_errors=True)
+        for file in (path / name for name in files_in(path)):
+            if file.is_dir() and not file.is_symlink():
+                shutil.rmtree(file, ignore_errors=True)
             else:
-                (path / name).unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
@@ -209,8 +211,12 @@ class RunFolder:
 
 
 def files_in(path: Path) -> list[str]:
-    """The names that a run gives to its files in its folder, those of the log as they are there."""
-    return [*dict.fromkeys([*names_of(path / EVENTS), *FILES, TRACE, MARKET])]
+    """The names that a run gives to its files in its folder, those of the log as they are there.
+
+    Series only beside a log: files of such names in another folder are the user's own.
+    """
+    series = SERIES if (path / EVENTS).exists() else ()
+    return [*dict.fromkeys([*names_of(path / EVENTS), *FILES, TRACE, MARKET, *series])]
 
 
 def put_aside(path: Path, names: Sequence[str]) -> None:
