@@ -12,6 +12,7 @@ from bidbrain.live.cloud import (
     CapacityError,
     CloudError,
     CredentialsError,
+    KnownTokenError,
     QuotaError,
     RefusedError,
     UnknownOutcomeError,
@@ -49,6 +50,7 @@ CREDENTIALS = {
 }
 # What AWS answers, too, where a region is not enabled for the account.
 CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
+KNOWN_TOKEN = "IdempotentParameterMismatch"
 # All that botocore itself repeats a few times is among them; `LimitExceededException` is left out, as it names quotas.
 AGAIN = {
     "BandwidthLimitExceeded",
@@ -122,7 +124,7 @@ def refusal(code: str, message: str, what: str) -> CloudError:
         return CredentialsError(sentence + also * (code in CLOSED_REGION))
     if code in AGAIN:
         return UnknownOutcomeError(sentence)
-    return RefusedError(sentence)
+    return KnownTokenError(sentence) if code == KNOWN_TOKEN else RefusedError(sentence)
 
 
 @contextmanager

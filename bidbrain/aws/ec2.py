@@ -28,6 +28,7 @@ from bidbrain.live.cloud import (
     EndedInstance,
     Instance,
     InstanceNotice,
+    KnownTokenError,
     NoticeSource,
     Order,
     QuotaError,
@@ -46,7 +47,6 @@ FULL_S = 600  # how long a market that refused is left alone
 PULSE_S = 120  # capacity cannot be seen: a policy that waits for it asks again this often
 UNSEEN_S = 600  # a new machine may not be listed yet; after this it is gone
 BATCH = 200
-MISMATCH = "IdempotentParameterMismatch"
 EVICTED_CODES = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 ALIVE = ["pending", "running", "stopping", "stopped"]
 _ID = re.compile(r"i-[0-9a-f]+")
@@ -179,8 +179,8 @@ class Ec2:
         except CredentialsError:
             self._renew()
             raise
-        except RefusedError as error:
-            if not (sold := self._sold_before(order, error)):
+        except KnownTokenError:
+            if not (sold := self._sold_before(order)):
                 raise
             return sold
         if len(ids) < order.instances:
@@ -189,11 +189,9 @@ class Ec2:
         launched_s = self._launch_times(ids)
         return tuple(Instance(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
 
-    def _sold_before(self, order: Order, error: RefusedError) -> tuple[Instance, ...]:
+    def _sold_before(self, order: Order) -> tuple[Instance, ...]:
         """What EC2 sold for an order by a template that `up` has replaced since: it knows the token by other words."""
-        return (
-            tuple(each for each in self.held() if each.token == order.token) if MISMATCH in str(error) else ()
-        )
+        return tuple(each for each in self.held() if each.token == order.token)
 
     def _renew(self) -> None:
         """Order from the newest template from now on: since `up` made it, the rights may be for its image alone."""

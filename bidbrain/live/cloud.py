@@ -158,6 +158,10 @@ class RefusedError(CloudError):
     """The market answered the order with no instances (price above the bid, no capacity, unknown type)."""
 
 
+class KnownTokenError(RefusedError):
+    """The market knows the order's token from an order in other words, for which it may have sold instances."""
+
+
 class CapacityError(RefusedError):
     """No capacity in this market now."""
 
