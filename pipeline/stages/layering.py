@@ -29,7 +29,8 @@ _MAY_SHOW = (
 
 @dataclass(frozen=True)
 class Fact:
-    """A tensor of the graph, as the example run made it. needs_gradient: a gradient flows back through it."""
+    """A tensor of the graph, as its last reader in the example run found it. needs_gradient: a gradient flows back
+    through it."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

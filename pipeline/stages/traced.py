@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -204,6 +204,10 @@ class _Recorder(fx.Interpreter):
         self.facts: dict[fx.Node, Fact] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        # A tensor that is made without a gradient needs one once something that has it is written into it.
+        for given in n.all_input_nodes:
+            if given in self.facts and self.env[given].requires_grad:
+                self.facts[given] = replace(self.facts[given], needs_gradient=True)
         value = super().run_node(n)
         if isinstance(value, Tensor):
             self.facts[n] = Fact(tuple(value.shape), value.stride(), value.dtype, value.requires_grad)

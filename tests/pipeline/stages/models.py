@@ -68,6 +68,21 @@ class Residual(nn.Module):
         return self.head(torch.cat([right, left], 1).mean((2, 3)))
 
 
+class Filled(nn.Module):
+    """A tensor of zeros that two layers fill, one after the other, before a third reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.out = nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        filled = torch.zeros(x.shape[0], 6)
+        y = self.left(x)
+        filled[:, :3] = y
+        filled[:, 3:] = self.right(y)
+        return self.out(torch.tanh(filled)) * filled.mean()
+
+
 class Own(nn.Module):
     """A model that names its own stages; the second returns two values."""
 
@@ -140,6 +155,10 @@ def recurrent() -> Example:
     return Recurrent(), (torch.randn(4, 6, 3),), lambda output: output.square().mean()
 
 
+def filled() -> Example:
+    return Filled(), (torch.randn(5, 4),), lambda output: output.square().mean()
+
+
 def own_stages() -> Example:
     return Own(), (torch.randn(5, 4),), lambda output: output.square().mean()
 
@@ -149,5 +168,6 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "residual": residual,
     "sequence": sequence,
     "recurrent": recurrent,
+    "filled": filled,
     "own stages": own_stages,
 }
