@@ -9,22 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from pipeline.stages.overwriting import Shows, base_of, writes
+
 
 class StageError(ValueError):
     """A model that cannot be run in stages. The message is one sentence that names the layer."""
-
-
-# Operations whose result may be their input's own memory, without being views by declaration.
-_MAY_SHOW = (
-    "reshape",
-    "contiguous",
-    "flatten",
-    "to",
-    "dropout",
-    "feature_dropout",
-    "alpha_dropout",
-    "expand_as",
-)
 
 
 @dataclass(frozen=True)
@@ -120,46 +109,24 @@ def _made_by(node: fx.Node) -> fx.Node:
     return node
 
 
-def _writes(node: fx.Node) -> list[fx.Node]:
-    """The arguments that an operation changes in place."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return []
-    given = [*node.args, *(node.kwargs.get(a.name) for a in schema.arguments[len(node.args) :])]
-    return [
-        value
-        for value, argument in zip(given, schema.arguments, strict=False)
-        if isinstance(value, fx.Node) and argument.alias_info is not None and argument.alias_info.is_write
-    ]
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """The node that made the memory that a view shows."""
-    while node.op == "call_function":
-        sees = getattr(node.target, "is_view", False)
-        named = getattr(node.target, "__name__", "").split(".")[0] in _MAY_SHOW
-        first = node.args[0] if node.args else None
-        if not (sees or named or node.target is operator.getitem or _writes(node)) or not isinstance(
-            first, fx.Node
-        ):
-            break
-        node = first
-    return node
-
-
 def _forbidden(
     layers: Sequence[LayerNodes],
     buffers: dict[fx.Node, str],
     changed: frozenset[str],
     facts: dict[fx.Node, Fact],
+    shows: Shows,
 ) -> list[tuple[int, int]]:
     """Ranges (first, last) of layers between which no cut may lie."""
     where = {node: number for number, layer in enumerate(layers) for node in layer.nodes}
     found = []
+    # Layers that overwrite an input or a buffer, of which each stage has its own copy: they stay with its readers.
+    changing: dict[fx.Node, list[int]] = {node: [] for node, name in buffers.items() if name in changed}
     for node, number in where.items():
-        for written in _writes(node):
-            if (base := _base(written)) in where:
+        for written in writes(node):
+            if (base := base_of(written, shows)) in where:
                 found.append((where[base], number))
+            else:
+                changing.setdefault(base, []).append(number)
         users = [where[user] for user in node.users if user in where]
         fact = facts.get(node)
         # A tuple, or memory with gaps, does not travel as it is: it stays with what reads it.
@@ -169,9 +136,8 @@ def _forbidden(
                 found.append((number, max(users)))
         elif users and fact is not None and not _is_dense(fact):
             found.append((number, max(users)))
-    for node, name in buffers.items():
-        users = [where[user] for user in node.users if user in where]
-        if name in changed and users:
+    for node, numbers in changing.items():
+        if users := [*numbers, *(where[user] for user in node.users if user in where)]:
             found.append((min(users), max(users)))
     return found
 
@@ -189,11 +155,15 @@ def _is_dense(fact: Fact) -> bool:
 
 
 def layers_to_cut(
-    graph: fx.Graph, buffers: dict[fx.Node, str], changed: frozenset[str], facts: dict[fx.Node, Fact]
+    graph: fx.Graph,
+    buffers: dict[fx.Node, str],
+    changed: frozenset[str],
+    facts: dict[fx.Node, Fact],
+    shows: Shows,
 ) -> tuple[LayerNodes, ...]:
     """The layers between any two of which the model can be cut. Raises StageError."""
     found = _layers(_body(graph))
-    return _joined(found, _forbidden(found, buffers, changed, facts))
+    return _joined(found, _forbidden(found, buffers, changed, facts, shows))
 
 
 def _joined(layers: Sequence[LayerNodes], ranges: Sequence[tuple[int, int]]) -> tuple[LayerNodes, ...]:

@@ -25,6 +25,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from pipeline.stages.layering import Fact, LayerNodes, StageError, layers_to_cut
+from pipeline.stages.overwriting import Sharing, Shows
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,11 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
         (parameters if given.kind is InputKind.PARAMETER else buffers)[node] = name
         values[name] = tensor
     flat, in_spec = pytree.tree_flatten((tuple(inputs), {}))
-    facts, changed = _facts(program, parameters, buffers, own, flat, values)
+    facts, changed, shows = _facts(program, parameters, buffers, own, flat, values)
     output = next(node for node in program.graph.nodes if node.op == "output")
     return TracedModel(
         program.graph_module,
-        layers_to_cut(program.graph, buffers, changed, facts),
+        layers_to_cut(program.graph, buffers, changed, facts, shows),
         parameters,
         buffers,
         tuple(own),
@@ -202,13 +203,16 @@ class _Recorder(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=True)
         self.facts: dict[fx.Node, Fact] = {}
+        self.sharing = Sharing()
 
     def run_node(self, n: fx.Node) -> Any:
         # A tensor that is made without a gradient needs one once something that has it is written into it.
-        for given in n.all_input_nodes:
-            if given in self.facts and self.env[given].requires_grad:
-                self.facts[given] = replace(self.facts[given], needs_gradient=True)
+        given = {node: self.env[node] for node in n.all_input_nodes}
+        for node, value in given.items():
+            if node in self.facts and value.requires_grad:
+                self.facts[node] = replace(self.facts[node], needs_gradient=True)
         value = super().run_node(n)
+        self.sharing.note(n, value, given)
         if isinstance(value, Tensor):
             self.facts[n] = Fact(tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
         return value
@@ -221,13 +225,14 @@ def _facts(
     own: Sequence[fx.Node | None],
     flat: Sequence[Any],
     values: dict[str, Tensor],
-) -> tuple[dict[fx.Node, Fact], frozenset[str]]:
-    """(what each tensor is like, the buffers that a forward changes), from one run on copies of the buffers."""
+) -> tuple[dict[fx.Node, Fact], frozenset[str], Shows]:
+    """(what each tensor is like, the buffers that a forward changes, which tensors show memory of others), from one run
+    on copies of buffers and inputs."""
     copies = {name: values[name].clone() for name in buffers.values()}
     arguments: list[Any] = [
         *(values[name].detach().requires_grad_(values[name].requires_grad) for name in parameters.values()),
         *(copies[name] for name in buffers.values()),
-        *flat,
+        *(value.clone() if isinstance(value, Tensor) else value for value in flat),
     ]
     recorder = _Recorder(program.graph_module)
     state = torch.get_rng_state()
@@ -239,4 +244,4 @@ def _facts(
     # A forward may write what is there already, as one that keeps a maximum does; batch norm's kernel counts no writes.
     changed = {name for name, copy in copies.items() if copy._version or not torch.equal(copy, values[name])}
     assert len(flat) == len(own)
-    return recorder.facts, frozenset(changed)
+    return recorder.facts, frozenset(changed), recorder.sharing.shows

@@ -83,6 +83,54 @@ class Filled(nn.Module):
         return self.out(torch.tanh(filled)) * filled.mean()
 
 
+class Overwriting(nn.Module):
+    """Three layers; `way` says what is overwritten between them."""
+
+    def __init__(self, way: Callable[[Overwriting, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Linear(4, 4) for _ in range(3))
+        self.register_buffer("seen", torch.ones(4))
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(self, x)
+
+
+def overwrites_buffer_by_view(model: Overwriting, x: Tensor) -> Tensor:
+    seen = model.seen.view(2, 2)
+    h = model.one(x)
+    seen.add_(h.detach().mean())
+    return model.three(model.two(h))
+
+
+def overwrites_input_by_view(model: Overwriting, x: Tensor) -> Tensor:
+    h = model.one(x * 1.0)
+    x[:, 0] = 7.0
+    return model.three(model.two(h) + x)
+
+
+def overwrites_without_gradients(model: Overwriting, x: Tensor) -> Tensor:
+    h = model.one(x)
+    pairs, y = h.view(-1, 2, 2), model.two(x)
+    with torch.no_grad():
+        h.mul_(2)
+    return model.three(pairs.flatten(1) + 1.0) + h + y
+
+
+def overwrites_what_type_as_shows(model: Overwriting, x: Tensor) -> Tensor:
+    h = model.one(x)
+    y = model.two(h).type_as(h)
+    y += h
+    return model.three(torch.tanh(y))
+
+
+def overwrites_what_einsum_shows(model: Overwriting, x: Tensor) -> Tensor:
+    h = model.one(x)
+    turned = torch.einsum("ij->ji", h)
+    turned.add_(model.two(x).t())
+    return model.three(torch.tanh(h)) + turned.t()
+
+
 class Own(nn.Module):
     """A model that names its own stages; the second returns two values."""
 
@@ -159,6 +207,10 @@ def filled() -> Example:
     return Filled(), (torch.randn(5, 4),), lambda output: output.square().mean()
 
 
+def overwriting(way: Callable[[Overwriting, Tensor], Tensor]) -> Callable[[], Example]:
+    return lambda: (Overwriting(way), (torch.randn(5, 4),), lambda output: output.square().mean())
+
+
 def own_stages() -> Example:
     return Own(), (torch.randn(5, 4),), lambda output: output.square().mean()
 
@@ -169,5 +221,10 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "sequence": sequence,
     "recurrent": recurrent,
     "filled": filled,
+    "buffer by view": overwriting(overwrites_buffer_by_view),
+    "input by view": overwriting(overwrites_input_by_view),
+    "without gradients": overwriting(overwrites_without_gradients),
+    "type_as": overwriting(overwrites_what_type_as_shows),
+    "einsum": overwriting(overwrites_what_einsum_shows),
     "own stages": own_stages,
 }

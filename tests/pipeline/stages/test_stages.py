@@ -48,9 +48,9 @@ def run(
         StageCompute(whole, code, loss=loss if code.is_last else None, recompute=recompute)
         for code in cut(whole, ends)
     ]
-    flat = whole.flat_inputs(inputs)
     passes, values = [], []
     for stage in stages:
+        flat = whole.flat_inputs(copy.deepcopy(inputs))  # each process has its own
         weights = leaves_of(whole.values, stage.code.parameters)
         passes.append(stage.forward(weights, values, flat, (), key, defer=defer))
         values = [v.detach().clone(memory_format=torch.preserve_format) for v in passes[-1].outgoing]
@@ -80,7 +80,7 @@ def test_the_whole_as_one_stage_is_plain_torch(name: str) -> None:
     whole, model, inputs, loss = traced(name)
     result, gradients, changed = run(whole, inputs, loss, (len(whole.layers),))
     model.train()
-    plain = loss(model(*inputs))
+    plain = loss(model(*copy.deepcopy(inputs)))
     plain.backward()
     assert torch.equal(result, plain)
     assert {n for n, p in model.named_parameters() if p.grad is not None} == set(gradients)
@@ -101,6 +101,17 @@ def test_any_cut_has_the_bits_of_the_whole(name: str, data: st.DataObject) -> No
     key = data.draw(st.integers(0, 2**62))
     cut_up = run(whole, inputs, loss, (*sorted(middle), count), key=key, defer=defer, recompute=recompute)
     same(run(whole, inputs, loss, (count,), key=key), cut_up)
+
+
+@pytest.mark.parametrize(
+    "name", ["buffer by view", "input by view", "without gradients", "type_as", "einsum"]
+)
+def test_no_cut_separates_memory_from_what_overwrites_it(name: str) -> None:
+    whole, _, inputs, loss = traced(name)
+    count = len(whole.layers)
+    assert 1 < count < 4
+    for end in range(1, count):
+        same(run(whole, inputs, loss, (count,)), run(whole, inputs, loss, (end, count)))
 
 
 def test_dropout_depends_on_the_microbatch_alone() -> None:
