@@ -37,9 +37,10 @@ class Pass:
 class StageCompute:
     """Computes at one stage of a model.
 
-    Buffers are the model's own; those that a forward changes are changed in place. loss: (output, *targets) -> the
-    mean over the items, needed by the last stage. recompute: keep only the stage's input, and run the forward again
-    in the backward.
+    Buffers are the model's own; those that a forward changes are changed in place, behind it: it computes on copies,
+    because other microbatches run before its backward, which still needs what it read. So does a forward that runs
+    again. loss: (output, *targets) -> the mean over the items, needed by the last stage. recompute: keep only the
+    stage's input, and run the forward again in the backward.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class StageCompute:
         self.code = code
         self.buffers = [traced.values[name] for name in code.buffers]
         self._traced, self._loss, self._recompute = traced, loss, recompute
-        self._changed = [name in traced.changed for name in code.buffers]
+        self._changed = {name for name in code.buffers if name in traced.changed}
+        self._overwritten = [place in traced.overwritten for place in code.inputs]
 
     def forward(
         self,
@@ -78,20 +80,31 @@ class StageCompute:
         ]
         own = [inputs[place] for place in self.code.inputs]
         put_off = PutOff() if defer and self.code.deferred else None
+        buffers, before = self._copied(), self._copied() if self._recompute else []
+        outgoing = self._run(
+            weights, buffers, own, leaves, targets, key, None if self._recompute else put_off
+        )
+        with torch.no_grad():
+            for name, mine, now in zip(self.code.buffers, self.buffers, buffers, strict=True):
+                if name in self._changed:
+                    mine.copy_(now)
         if not self._recompute:
-            outgoing = self._run(weights, self.buffers, own, leaves, targets, key, put_off)
             return Pass(leaves, weights, outgoing, put_off)
         # Without gradients torch takes other kernels for some layers (LSTM), which round differently. So this pass
-        # records its graph, too, and drops it.
-        recorded = self._run(weights, self.buffers, own, leaves, targets, key, None)
-        outgoing = tuple(value.detach() for value in recorded)
-        del recorded
+        # has recorded its graph, too, and drops it.
+        return Pass(
+            leaves,
+            weights,
+            tuple(value.detach() for value in outgoing),
+            put_off,
+            lambda: self._run(weights, before, own, leaves, targets, key, put_off),
+        )
 
-        def again() -> tuple[Tensor, ...]:
-            buffers = [b.clone() if c else b for b, c in zip(self.buffers, self._changed, strict=True)]
-            return self._run(weights, buffers, own, leaves, targets, key, put_off)
-
-        return Pass(leaves, weights, outgoing, put_off, again)
+    def _copied(self) -> list[Tensor]:
+        """The buffers, those that a forward changes as copies."""
+        by_name = zip(self.code.buffers, self.buffers, strict=True)
+        fresh = {name: b.detach().clone() if name in self._changed else b for name, b in by_name}
+        return [fresh[name] for name in self.code.buffers]
 
     def backward(self, kept: Pass, gradients: Sequence[Tensor | None]) -> tuple[Gradients, Gradients]:
         """(gradients of the inputs, gradients of the weights), None where there is none.
@@ -134,7 +147,8 @@ class StageCompute:
         key: int,
         put_off: PutOff | None,
     ) -> tuple[Tensor, ...]:
-        outgoing = self.code.call(key, put_off, *weights, *buffers, *own, *leaves)
+        mine = [v.clone() if o else v for v, o in zip(own, self._overwritten, strict=True)]
+        outgoing = self.code.call(key, put_off, *weights, *buffers, *mine, *leaves)
         if not self.code.is_last:
             return outgoing
         assert self._loss is not None

@@ -34,8 +34,8 @@ class TracedModel:
 
     layers: in the order of the forward. parameters, buffers: by placeholder, the name in the model. inputs: the
     model's own inputs, flattened; None where one is not a tensor. outputs: nodes or constants, flattened as
-    `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes. values:
-    parameters and buffers by name. example: the inputs that are no tensors.
+    `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes. overwritten: places
+    of the inputs that it changes. values: parameters and buffers by name. example: the inputs that are no tensors.
     """
 
     graph_module: fx.GraphModule
@@ -48,6 +48,7 @@ class TracedModel:
     out_spec: pytree.TreeSpec
     facts: dict[fx.Node, Fact]
     changed: frozenset[str]
+    overwritten: frozenset[int]
     values: dict[str, Tensor]
     example: tuple[Any, ...]
 
@@ -107,19 +108,20 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
         (parameters if given.kind is InputKind.PARAMETER else buffers)[node] = name
         values[name] = tensor
     flat, in_spec = pytree.tree_flatten((tuple(inputs), {}))
-    facts, changed, shows = _facts(program, parameters, buffers, own, flat, values)
+    found = _observed(program, parameters, buffers, own, flat, values)
     output = next(node for node in program.graph.nodes if node.op == "output")
     return TracedModel(
         program.graph_module,
-        layers_to_cut(program.graph, buffers, changed, facts, shows),
+        layers_to_cut(program.graph, buffers, found.changed, found.facts, found.shows),
         parameters,
         buffers,
         tuple(own),
         tuple(output.args[0]),
         in_spec,
         program.call_spec.out_spec,
-        facts,
-        changed,
+        found.facts,
+        found.changed,
+        found.overwritten,
         values,
         tuple(None if isinstance(value, Tensor) else value for value in flat),
     )
@@ -218,21 +220,32 @@ class _Recorder(fx.Interpreter):
         return value
 
 
-def _facts(
+@dataclass(frozen=True)
+class _Observed:
+    """What one run showed: facts, changed and overwritten of `TracedModel`, and which tensors show memory of others."""
+
+    facts: dict[fx.Node, Fact]
+    changed: frozenset[str]
+    overwritten: frozenset[int]
+    shows: Shows
+
+
+def _observed(
     program: ExportedProgram,
     parameters: dict[fx.Node, str],
     buffers: dict[fx.Node, str],
     own: Sequence[fx.Node | None],
     flat: Sequence[Any],
     values: dict[str, Tensor],
-) -> tuple[dict[fx.Node, Fact], frozenset[str], Shows]:
-    """(what each tensor is like, the buffers that a forward changes, which tensors show memory of others), from one run
-    on copies of buffers and inputs."""
+) -> _Observed:
+    """Run the graph once, on copies of buffers and inputs."""
+    assert len(flat) == len(own)
     copies = {name: values[name].clone() for name in buffers.values()}
+    inputs = [value.clone() if isinstance(value, Tensor) else value for value in flat]
     arguments: list[Any] = [
         *(values[name].detach().requires_grad_(values[name].requires_grad) for name in parameters.values()),
         *(copies[name] for name in buffers.values()),
-        *(value.clone() if isinstance(value, Tensor) else value for value in flat),
+        *inputs,
     ]
     recorder = _Recorder(program.graph_module)
     state = torch.get_rng_state()
@@ -243,5 +256,5 @@ def _facts(
         torch.set_rng_state(state)
     # A forward may write what is there already, as one that keeps a maximum does; batch norm's kernel counts no writes.
     changed = {name for name, copy in copies.items() if copy._version or not torch.equal(copy, values[name])}
-    assert len(flat) == len(own)
-    return recorder.facts, frozenset(changed), recorder.sharing.shows
+    overwritten = {place for place, v in enumerate(inputs) if isinstance(v, Tensor) and v._version}
+    return _Observed(recorder.facts, frozenset(changed), frozenset(overwritten), recorder.sharing.shows)

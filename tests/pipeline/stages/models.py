@@ -103,6 +103,13 @@ def overwrites_buffer_by_view(model: Overwriting, x: Tensor) -> Tensor:
     return model.three(model.two(h))
 
 
+def reads_what_it_changes(model: Overwriting, x: Tensor) -> Tensor:
+    h = model.one(x)
+    with torch.no_grad():
+        model.seen.lerp_(h.var(0), 0.1)
+    return model.three(torch.tanh(model.two(h * model.seen)))
+
+
 def overwrites_input_by_view(model: Overwriting, x: Tensor) -> Tensor:
     h = model.one(x * 1.0)
     x[:, 0] = 7.0
@@ -221,6 +228,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "sequence": sequence,
     "recurrent": recurrent,
     "filled": filled,
+    "buffer in use": overwriting(reads_what_it_changes),
     "buffer by view": overwriting(overwrites_buffer_by_view),
     "input by view": overwriting(overwrites_input_by_view),
     "without gradients": overwriting(overwrites_without_gradients),

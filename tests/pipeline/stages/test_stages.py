@@ -114,6 +114,26 @@ def test_no_cut_separates_memory_from_what_overwrites_it(name: str) -> None:
         same(run(whole, inputs, loss, (count,)), run(whole, inputs, loss, (end, count)))
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["buffer in use", "input by view"])
+def test_microbatches_in_flight_compute_what_they_do_one_after_the_other(name: str, recompute: bool) -> None:
+    torch.manual_seed(4)
+    model, inputs, loss = EXAMPLES[name]()
+    whole, minibatches = trace_model(model, inputs), [torch.randn(5, 4) for _ in range(3)]
+    plain = copy.deepcopy(model)
+    (code,) = cut(whole, (len(whole.layers),))
+    stage = StageCompute(whole, code, loss=loss, recompute=recompute)
+    weights = leaves_of(whole.values, code.parameters)
+    passes = [stage.forward(weights, [], [x.clone()], (), 0) for x in minibatches]
+    for x, kept in zip(minibatches, passes, strict=True):
+        value = loss(plain(x.clone()))
+        expected = torch.autograd.grad(value, [plain.get_parameter(name) for name in code.parameters])
+        assert torch.equal(kept.outgoing[0], value)
+        _, found = stage.backward(kept, [torch.ones(())])
+        assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    assert all(torch.equal(whole.values[name], plain.get_buffer(name)) for name in whole.changed)
+
+
 def test_dropout_depends_on_the_microbatch_alone() -> None:
     whole, _, inputs, loss = traced("dropout")
     ends = (len(whole.layers),)
