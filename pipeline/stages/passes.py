@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from pipeline.stages.cut import StageCode
+from pipeline.stages.cut import StageCode, draw_from
 from pipeline.stages.deferred import PutOff
 from pipeline.stages.layering import StageError
 from pipeline.stages.traced import TracedModel
@@ -152,6 +152,9 @@ class StageCompute:
         if not self.code.is_last:
             return outgoing
         assert self._loss is not None
+        draw_from(
+            key, len(self._traced.numbers)
+        )  # a loss may be random, too, behind all operations of the model
         loss = self._loss(whole_output(self._traced, outgoing), *targets)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__

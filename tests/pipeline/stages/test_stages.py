@@ -142,6 +142,20 @@ def test_dropout_depends_on_the_microbatch_alone() -> None:
     assert not torch.equal(first, other)
 
 
+def test_random_numbers_of_the_loss_depend_on_the_microbatch_alone() -> None:
+    whole, _, inputs, _ = traced("own stages")
+
+    def loss(output: Tensor) -> Tensor:
+        return (output * torch.rand_like(output)).mean()
+
+    count = len(whole.layers)
+    one = run(whole, inputs, loss, (count,))
+    torch.manual_seed(7)  # whatever a process has drawn before
+    same(one, run(whole, inputs, loss, (1, count)))
+    same(one, run(whole, inputs, loss, (count,), recompute=True))
+    assert not torch.equal(one[0], run(whole, inputs, loss, (count,), key=6)[0])
+
+
 def test_a_weight_of_two_layers_belongs_to_the_first_and_returns_its_gradient_there() -> None:
     whole, _, _, _ = traced("language")
     first, last = cut(whole, (1, len(whole.layers)))
