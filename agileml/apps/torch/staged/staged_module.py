@@ -308,17 +308,23 @@ def _end_before(spans: Sequence[TensorSpan], layers: Sequence[int], end: int) ->
     return spans[count - 1].end if count else 0
 
 
+# What numpy does not have travels as whole numbers of the same size.
+_BITS = {torch.bfloat16: torch.int16, torch.complex32: torch.int32}
+_BITS |= {dtype: torch.uint8 for name, dtype in vars(torch).items() if name.startswith("float8_")}
+
+
 def _wire(tensor: Tensor) -> Wire:
     """A tensor as it lies in memory: a sum over another layout has other bits."""
     dense = tensor.detach()
     strides = torch.empty_like(dense, device="meta", memory_format=torch.preserve_format).stride()
     flat = torch.empty(dense.numel(), dtype=dense.dtype)
     flat.as_strided(dense.shape, strides).copy_(dense)
-    return Wire(flat.numpy(), strides)
+    bits = _BITS.get(flat.dtype)
+    return Wire((flat if bits is None else flat.view(bits)).numpy(), strides)
 
 
 def _tensor(wire: Wire, fact: Fact) -> Tensor:
-    return borrowed(wire.values).as_strided(fact.shape, wire.strides)
+    return borrowed(wire.values).view(fact.dtype).as_strided(fact.shape, wire.strides)
 
 
 def staged_module(app: TorchModule, own: Mapping[str, Any], flat: FlatModule) -> StagedModule:

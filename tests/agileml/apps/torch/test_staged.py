@@ -72,6 +72,18 @@ class LeastPeak(nn.Module):
         return self.last(x / self.peak)
 
 
+class HalfInside(nn.Module):
+    """What crosses most cuts is bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).bfloat16()
+        return self.last(torch.tanh(self.middle(x.float())) + x)
+
+
 def made(build: Any = network, *, is_staged: bool = True, slices: int = 2, **model: Any) -> TorchModule:
     x = np.random.default_rng(0).normal(size=(ITEMS, 6)).astype(np.float32)
     y = np.arange(ITEMS) % 3
@@ -88,7 +100,11 @@ def start(module: TorchModule) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("build", [network, lambda: normed(0.3)], ids=["plain", "batch norm and dropout"])
+@pytest.mark.parametrize(
+    "build",
+    [network, lambda: normed(0.3), HalfInside],
+    ids=["plain", "batch norm and dropout", "bfloat16"],
+)
 @pytest.mark.parametrize("defer", [False, True])
 def test_any_cut_has_the_bits_of_one_process(build: Any, defer: bool) -> None:
     module = made(build)
