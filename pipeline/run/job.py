@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -81,10 +82,25 @@ class Job:
         return trace_model(self.model, inputs)
 
     def load(self, path: Path) -> None:
-        """Take weights and buffers from a file that `result.write_tensors` wrote."""
+        """Take weights and buffers from a file that `write_tensors` wrote. Raises RunError where it is not of this
+        model."""
+        try:
+            found = read_tensors(path)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
+        values = self.traced.values
+        for name in sorted(found.keys() | values.keys()):
+            there, here = (
+                f"{v.dtype} of shape {list(v.shape)}" if (v := each.get(name)) is not None else "nothing"
+                for each in (found, values)
+            )
+            if there != here:
+                raise RunError(
+                    f"{path} is of another model: it has {there} as {name}, and {self.config.training} makes {here}"
+                )
         with torch.no_grad():
-            for name, value in read_tensors(path).items():
-                self.traced.values[name].copy_(value)
+            for name, value in found.items():
+                values[name].copy_(value)
 
     def minibatch(self, number: int) -> Minibatch:
         """The user's minibatch. Raises RunError where it has another form."""

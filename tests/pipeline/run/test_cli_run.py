@@ -15,7 +15,7 @@ import torch
 from agileml.cli import main
 from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import read, write
-from pipeline.run.tensor_files import read_tensors
+from pipeline.run.tensor_files import read_tensors, write_tensors
 from tests.agileml.runs.full_disk import files_of_at_most
 
 TRAINING = "tests.pipeline.run.training:mlp"
@@ -179,6 +179,30 @@ def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
         assert "a replay is the run as it was" in capsys.readouterr().err
     assert run("run", config, "--out", config) == 2
     assert f"{config} is a file; expected a folder or a new name" in capsys.readouterr().err
+
+
+def test_a_run_whose_model_is_another_one_by_now_is_not_replayed(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again = tmp_path / "run", tmp_path / "again"
+    assert (
+        run("run", config, "--sequential", "--set", "stages=2", "--set", "minibatches=1", "--out", out) == 0
+    )
+    capsys.readouterr()
+    start, made = out / "start.safetensors", read_tensors(out / "start.safetensors")
+    for tensors, words in (
+        ({**made, "10.bias": torch.ones(2)}, "it has torch.float32 of shape [2] as 10.bias, and tests."),
+        ({name: made[name] for name in made if name != "8.bias"}, "it has nothing as 8.bias"),
+        ({**made, "8.bias": torch.ones(1)}, "it has torch.float32 of shape [1] as 8.bias"),
+    ):
+        write_tensors(start, tensors)
+        assert run("run", "--sequential", "--replay", out, "--out", again) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+    start.write_bytes(start.read_bytes()[:100])
+    assert run("run", "--sequential", "--replay", out, "--out", again) == 2
+    assert f"{start} cannot be read" in capsys.readouterr().err
 
 
 def test_a_plan_or_profile_of_something_else_is_refused(
