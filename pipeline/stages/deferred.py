@@ -6,6 +6,7 @@ when the schedule says so, by the operations that autograd uses: the same bits.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,14 +70,20 @@ def linear_with_deferred_weights(
 
 def is_deferrable(node: fx.Node, traced: TracedModel) -> fx.Node | None:
     """The weight of a linear layer whose gradients may be put off: used once, on a contiguous input that needs a
-    gradient itself."""
+    gradient itself. Not on a single number: autograd takes that for a column, and computes its gradient otherwise."""
     if node.target is not torch.ops.aten.linear.default:
         return None
     x, weight, *bias = node.args
     weights = [p for p in (weight, *bias) if p is not None]
     once = all(isinstance(p, fx.Node) and p in traced.parameters and len(p.users) == 1 for p in weights)
     fact = traced.facts.get(x) if isinstance(x, fx.Node) else None
-    if not once or fact is None or not fact.needs_gradient or len(fact.shape) < 2:
+    if (
+        not once
+        or fact is None
+        or not fact.needs_gradient
+        or len(fact.shape) < 2
+        or math.prod(fact.shape) == 1
+    ):
         return None
     if not all(traced.facts[p].needs_gradient for p in weights):
         return None

@@ -134,6 +134,24 @@ def test_microbatches_in_flight_compute_what_they_do_one_after_the_other(name: s
     assert all(torch.equal(whole.values[name], plain.get_buffer(name)) for name in whole.changed)
 
 
+@pytest.mark.parametrize(("rows", "inner"), [(1, 1), (1, 3), (3, 1), (4, 5)])
+def test_gradients_that_are_put_off_have_the_same_bits_for_any_size(rows: int, inner: int) -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, inner), nn.Tanh(), nn.Linear(inner, 130))
+    inputs = (torch.randn(rows, 4),)
+    whole = trace_model(model, inputs)
+
+    def loss(output: Tensor) -> Tensor:
+        return torch.log_softmax(output, 1)[:, 0].mean()
+
+    for key in range(10):
+        with torch.no_grad():
+            for value in whole.values.values():
+                value.normal_()
+        at_once, put_off = (run(whole, inputs, loss, (3,), key=key, defer=defer) for defer in (False, True))
+        same(at_once, put_off)
+
+
 def test_dropout_depends_on_the_microbatch_alone() -> None:
     whole, _, inputs, loss = traced("dropout")
     ends = (len(whole.layers),)
