@@ -23,7 +23,6 @@ from pipeline.run.links import LinkError, Tensors, dense_strides
 from pipeline.stages.layering import Fact
 
 _LINE = 64
-_MOST_DIMENSIONS = 8
 _RING = struct.Struct("<qq")  # slot, number of the message
 _SPIN_S = 50e-6
 _CONNECT_S = 300.0  # a worker that dies ends the run at once: this is for one that starts on a busy host
@@ -35,7 +34,12 @@ def slot_bytes(facts: Sequence[Fact]) -> int:
 
 
 def _head_bytes(facts: Sequence[Fact]) -> int:
-    return _round_up(8 * len(facts) * (1 + _MOST_DIMENSIONS) + 8)
+    return _round_up(8 * (1 + len(facts) * _words(facts)))
+
+
+def _words(facts: Sequence[Fact]) -> int:
+    """Words of 8 bytes for each tensor in the head: whether it is there, and its strides."""
+    return 1 + max((len(fact.shape) for fact in facts), default=0)
 
 
 class _Memory:
@@ -43,7 +47,7 @@ class _Memory:
 
     def __init__(self, path: Path, facts: Sequence[Fact], slots: int, *, make: bool) -> None:
         self.facts, self.slots = list(facts), slots
-        self._head_bytes = _head_bytes(self.facts)
+        self._head_bytes, self._words = _head_bytes(self.facts), _words(self.facts)
         offset, self._offsets = self._head_bytes, []
         for fact in self.facts:
             self._offsets.append(offset)
@@ -83,7 +87,7 @@ class _Memory:
         head[0] = 1
         padded = [*tensors, *[None] * (len(self.facts) - len(tensors))]
         for number, (tensor, fact) in enumerate(zip(padded, self.facts, strict=True)):
-            at = 1 + number * (1 + _MOST_DIMENSIONS)
+            at = 1 + number * self._words
             head[at] = tensor is not None
             if tensor is None:
                 continue
@@ -94,7 +98,7 @@ class _Memory:
     def read(self, slot: int) -> Tensors:
         head, found = self._heads[slot], []
         for number, fact in enumerate(self.facts):
-            at = 1 + number * (1 + _MOST_DIMENSIONS)
+            at = 1 + number * self._words
             stride = tuple(head[at + 1 : at + 1 + len(fact.shape)].tolist())
             found.append(self._flat[slot][number].as_strided(fact.shape, stride) if head[at] else None)
         return found
