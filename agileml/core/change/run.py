@@ -76,4 +76,6 @@ class ChangeRun:
         holders = self.change.view.holders
         leaving = [n for n in counted_on if n in holders and members.nodes[n].deadline_s is not None]
         reliable = [node for node in counted_on if members.nodes[node].tier is Tier.RELIABLE]
-        return not leaving or leaving == reliable  # reliable machines stay until there is another
+        # Reliable machines stay until there is another, whether each of them holds something or not.
+        has_staying = any(members.nodes[node].deadline_s is None for node in reliable)
+        return not leaving or (not has_staying and set(leaving) <= set(reliable))

@@ -130,6 +130,21 @@ def test_a_transient_machine_goes_with_nothing_lost_while_the_only_reliable_one_
     assert len(script.views) == 2  # the machine that has to stay is no reason for another one
 
 
+def test_reliable_machines_that_all_have_to_stay_are_members_once_though_one_holds_nothing(scripts):
+    """In stage 3 they compute nothing, and of one partition only one of them is the backup."""
+    script = scripts(make_job(partitions=1), rule=StageRule(forced=3), expected=3)
+    script.up("r0", "r1", "t1")
+    script.commit_cut()
+    script.is_store_open = False
+    for name in ("r0", "r1"):  # both before the change for the first one is claimed
+        script.tell(Notice(name, script.now_s + 3600.0))
+    for _ in range(10):
+        script.write()
+    assert not script.controller.is_changing, "the change begins anew again and again"
+    assert script.view.members == ("r0", "r1", "t1") and script.released == []
+    assert len(script.views) == 2
+
+
 def test_the_only_reliable_machine_may_get_a_notice_while_the_first_view_is_made(scripts):
     script = scripts(expected=2)
     script.is_store_open = False
