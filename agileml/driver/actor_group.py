@@ -61,7 +61,6 @@ class ActorGroup:
         self._ended = ProcessEnds()
         self._numbers = itertools.count()
         self.failures = Failures(spec.config.max_failures)
-        self._notices: dict[str, Notice] = {}
         self._stop: Stop | None = None
         self._reader = OutboxReader[Told]()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
@@ -112,11 +111,11 @@ class ActorGroup:
             actor.stand_for(speed)
         self.tell(Admit(name, actor.up.capacity))
 
-    def _start(self, node: TieredNode, *, admitted: bool) -> None:
+    def _start(self, node: TieredNode, *, admitted: bool, deadline_s: float | None = None) -> None:
         name = self._spec.machine_name(next(self._numbers))
         hardware = self._hardware(name, node)
         capacity = self._capacity(hardware, node.speed)
-        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity)
+        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity, deadline_s)
         handle = start_machine(name, node.node_id, self._spec, hardware, self._env)
         self._actors[name] = StartedActor(name, node, up, handle, handle.public_key.remote())
         self._by_node[node.node_id] = name
@@ -145,7 +144,6 @@ class ActorGroup:
         """Remember the end of a process, and forget one that ended long ago."""
         if (oldest := self._ended.add(name)) is not None:
             self._actors.pop(oldest, None)
-            self._notices.pop(oldest, None)
 
     def introduce(self) -> list[str]:
         """Register the machines whose processes are up with the controller, and return their Ray nodes."""
@@ -227,7 +225,9 @@ class ActorGroup:
             self._note_end(actor.name)
         else:
             self._end(actor.name, Loss.PROCESS_DIED, cause)
-        self._start(actor.node, admitted=actor.up.admitted)
+        # Under a notice a reliable one may still be all that is left: it must not be released at once.
+        deadline_s = actor.up.deadline_s if actor.up.tier is Tier.TRANSIENT else None
+        self._start(actor.node, admitted=actor.up.admitted, deadline_s=deadline_s)
         if actor.up.tier is Tier.RELIABLE:
             was_up = actor.address is not None
             self._ended.replaced(actor.up, self._by_node[node_id], was_up=was_up)
@@ -253,7 +253,8 @@ class ActorGroup:
         return [waiting[reference] for reference in ready]
 
     def tell(self, event: ControllerInput) -> None:
-        """Tell the controller. Notices and stops are repeated to every controller that takes over."""
+        """Tell the controller. Notices and stops are repeated to every controller that takes over: notices with the
+        machine, because this one does not know a machine yet whose process starts."""
         if isinstance(event, Notice):
             self.noticed(event.node, event.deadline_s)
         elif isinstance(event, Stop):
@@ -324,17 +325,15 @@ class ActorGroup:
         for actor in were_up:
             if self._ended.is_told(actor.name):
                 self._head.register_gone.remote(actor.up, Loss.GONE_BEFORE)
-        for notice in self._notices.values():
-            if notice.node not in self._ended:
-                self._head.tell.remote(notice)
         if self._stop is not None:
             self._head.tell.remote(self._stop)
 
     def noticed(self, machine: str, deadline_s: float) -> None:
-        """Remember a notice for controllers that take over."""
-        known = self._notices.get(machine)
-        if known is None or deadline_s < known.deadline_s:
-            self._notices[machine] = Notice(machine, deadline_s)
+        """Remember a notice for the controller that the machine is registered with later."""
+        if (actor := self._actors.get(machine)) is not None:
+            known_s = actor.up.deadline_s
+            soonest_s = deadline_s if known_s is None else min(known_s, deadline_s)
+            actor.up = replace(actor.up, deadline_s=soonest_s)
 
     def admitted(self, machine: str) -> None:
         """Remember that a waiting machine was admitted, for controllers that take over."""

@@ -201,7 +201,7 @@ class Head:
     def _note_gone(self, up: NodeUp, loss: Loss) -> None:
         view = self._controller.view
         if view is not None and up.node in view.member_set:
-            self._handle(up)
+            self._handle(replace(up, deadline_s=None))
         self._forget(up.node)
         self._handle(NodeDown(up.node, loss))
 

@@ -185,6 +185,8 @@ class Controller:
             case NodeUp():
                 admitted = event.admitted or (self.view is not None and event.node in self.view.members)
                 control.up(event, now_s, admitted=admitted)
+                if event.deadline_s is not None:
+                    self._notice(event.node, event.deadline_s)
             case NodeSeen():
                 control.members.seen(event.node, now_s)
                 return []  # heartbeats are frequent, and the next tick is soon enough to act

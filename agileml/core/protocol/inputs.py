@@ -12,13 +12,15 @@ from agileml.events.terms import Loss, Tier
 @dataclass(frozen=True)
 class NodeUp:
     """A machine's process runs. `admitted`: it may become a member as soon as it is ready. `capacity`: how much it can
-    compute, relative to other machines: its cores, or its GPUs."""
+    compute, relative to other machines: its cores, or its GPUs. `deadline_s`: of a preemption notice that came before
+    this, while its process started, or to an earlier controller."""
 
     node: str
     tier: Tier
     allocation: str
     admitted: bool
     capacity: float = 1.0
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Which ends of processes the controller is told of, and when."""
+"""Which ends of processes and which notices the controller is told of, and when."""
 
 from __future__ import annotations
 
 import pytest
 
-from agileml.cluster.fleet import Admitted, Vanished
+from agileml.cluster.fleet import Admitted, Leaving, Vanished
 from agileml.core.protocol.inputs import NodeDown, NodeFailed
 from agileml.driver.process_ends import ENDED_KEPT
 from agileml.events.terms import Loss, Tier
@@ -100,3 +100,35 @@ def test_a_node_may_stay_for_thousands_of_machines_after_its_process_has_ended(r
     assert len(rig.told()) == told, "the controller has heard of its end long ago"
     come_and_go(ENDED_KEPT + 1)
     assert len(rig.told()) == told + ENDED_KEPT + 1
+
+
+def deadlines_of(rig: RayRig) -> dict[str, float | None]:
+    """By machine that the present controller was told of: the deadline that came with it."""
+    ups = [arguments[1] for method, *arguments in rig.head.calls if method == "register"]
+    return {up.node: up.deadline_s for up in ups}
+
+
+def test_a_notice_that_comes_while_a_process_starts_comes_with_the_machine(rig: RayRig) -> None:
+    """The controller does not know the machine before that."""
+    node, other = rig.appear(Tier.TRANSIENT), rig.appear(Tier.TRANSIENT)
+    rig.group.happened(Leaving(node.node_id, 900.0))
+    rig.group.happened(Leaving(node.node_id, 800.0))
+    rig.start("m0")
+    rig.start("m1")
+    assert deadlines_of(rig) == {"m0": 800.0, "m1": None}
+    rig.group.happened(Leaving(other.node_id, 700.0))
+    rig.group.noticed("m1", 750.0)
+    rig.replace_head()
+    assert deadlines_of(rig) == {"m0": 800.0, "m1": 700.0}
+
+
+def test_a_process_that_is_started_again_has_the_notice_of_its_node(rig: RayRig) -> None:
+    """But for a reliable one: it may be all that is left, and is to stay for as long as it can."""
+    for tier in (Tier.TRANSIENT, Tier.RELIABLE):
+        rig.group.happened(Leaving(rig.appear(tier).node_id, 900.0))
+    for name in ("m0", "m1"):
+        rig.start(name)
+        rig.die(name)
+    for name in ("m2", "m3"):
+        rig.start(name)
+    assert deadlines_of(rig) == {"m0": 900.0, "m1": 900.0, "m2": 900.0, "m3": None}

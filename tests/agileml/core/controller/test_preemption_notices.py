@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.protocol.inputs import (
+    NodeUp,
     Notice,
 )
 from agileml.core.protocol.messages import (
@@ -12,7 +13,8 @@ from agileml.core.stage.placement import StageRule
 from agileml.events.run import (
     MachineNoticed,
 )
-from tests.agileml.core.fixtures import make_job
+from agileml.events.terms import Tier
+from tests.agileml.core.fixtures import Machine, make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
 ACTIVE = {"rule": StageRule(thresholds=(0.5, 15.0), active_fraction=1.0)}  # stage 2 as soon as there is one
@@ -103,6 +105,19 @@ def test_a_notice_counts_even_while_the_machine_is_silent(scripts):
     script.wake("t1")
     script.wait(3.0)
     assert script.workers == {"r0"}, "a machine that is about to go got work"
+
+
+def test_a_machine_that_comes_with_a_notice_gets_no_work_and_goes(scripts):
+    """The notice came while its process started."""
+    script = scripts()
+    script.up("r0")
+    script.machines["t1"] = Machine("t1", Tier.TRANSIENT)
+    for _ in range(2):
+        script.tell(NodeUp("t1", Tier.TRANSIENT, "", True, deadline_s=script.now_s + 60.0))
+    script.wait(3.0)
+    assert script.workers == {"r0"} and len(script.views) == 1
+    assert script.released == ["t1"]
+    assert len(script.events_of(MachineNoticed)) == 1
 
 
 def test_the_last_reliable_machine_stays_until_there_is_another(scripts):
