@@ -61,7 +61,8 @@ class CutKeeper:
 
     @property
     def _is_last(self) -> bool:
-        return self.ending.is_last(self._control.record.committed, self._control.now_s)
+        # No result can be read from a cut that lacks a part: the run goes on to the next one.
+        return not self.is_torn and self.ending.is_last(self._control.record.committed, self._control.now_s)
 
     @property
     def next(self) -> int | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from agileml.core.protocol.inputs import NodeDown, NodeLost, NodeSeen, Received, Sealed, Stop, Tick
-from agileml.core.protocol.messages import Fetch, Limit, Prepare, Save, Saved
+from agileml.core.protocol.messages import Fetch, Limit, Prepare, Save, Saved, SaveFailed
 from agileml.core.protocol.plan import PlannedJoin, PlannedNotice
+from agileml.core.protocol.view import CutId
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Loss
+from tests.agileml.core.exchange.test_pause import Replicas
+from tests.agileml.core.fixtures import make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
 ACTIVE = {"rule": StageRule(thresholds=(0.5, 15.0), active_fraction=1.0)}
@@ -141,3 +144,26 @@ def test_a_stop_ends_a_run_that_its_plan_holds_at_a_clock_for_machines_that_do_n
     script.wait(0.4)
     assert script.finished is not None and script.finished.clock == cut
     assert set(script.view.members) == {"r0", "t1"}, "nothing else of the plan happens"
+
+
+def test_a_run_does_not_end_with_a_cut_of_which_a_part_is_lost():
+    """The only machine that has the part dies while the checkpoint is written, and replicas are at different clocks."""
+    script = Replicas(make_job("allreduce"), expected=4, join_wait_s=0.0, checkpoint_every_s=1000.0)
+    script.up("r0", "r1", "t0", "t1")
+    epoch = script.view.epoch
+    script.tell(Stop())
+    cut = script.commit_cut()
+    name = script.record.committed
+    assert script.told("r0", Save)[-1].cut == name == CutId(cut, epoch)
+    for machine in script.machines.values():
+        machine.shards = {0: {epoch: cut + 2}, 1: {epoch: cut + 3}}
+    script.tell(NodeDown("r0", Loss.DISCONNECTED))
+    assert script.view.backup == ("r1", "r1") and set(script.machines["r1"].cuts) == {1}
+    script.tell(Received("r1", SaveFailed(name, 0, "it has no part 0")))
+    script.wait(1.0)
+    assert script.finished is None and not script.record.finished
+    script.commit_cut()
+    for partition in (0, 1):
+        script.tell(Received("r1", Saved(script.record.committed, partition, 1, "0", ())))
+    script.tell(Sealed(script.record.committed))
+    assert script.finished is not None and script.finished.clock > cut
