@@ -12,7 +12,7 @@ from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import CutJudged
 from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
-from agileml.events.run import ClockDone, MembershipChanged, Warned
+from agileml.events.run import MembershipChanged, Warned
 from agileml.events.schema import RunEvent
 from agileml.runs.folder import BEST, RunFolder, StorageError
 
@@ -54,30 +54,29 @@ class BestModel:
     ) -> None:
         self._rule, self._folder, self._layout, self._as_model = rule, folder, layout, as_model
         self._values: dict[int, float] = {}  # by clock, what was evaluated
-        self._done = 0  # the newest clock that is complete
         self._reading: tuple[Finished, Callable[[], Parts | None]] | None = None
 
     def heard(self, event: RunEvent | object) -> None:
         """Take an event of the run."""
         match event:
-            case ClockDone(clock):
-                self._done = clock
             case MembershipChanged(base=base, rolled_back=True):  # what comes is done and evaluated again
-                self._done = min(self._done, base)
                 self._values = {clock: value for clock, value in self._values.items() if clock < base}
             case Evaluated(clock, metrics) if self._rule.metric in metrics:
                 self._values[clock] = metrics[self._rule.metric]
 
-    def look(self, held: Finished | None, read: Read) -> CutJudged | None:
-        """Judge a held cut, in steps that do not wait: call it often. Returns the judgement once there is one."""
+    def look(self, held: Finished | None, reported: int, read: Read) -> CutJudged | None:
+        """Judge a held cut, in steps that do not wait: call it often. Returns the judgement once there is one.
+
+        reported: no report of a clock before this one is still to come.
+        """
         if held is None:
             self._reading = None
             return None
         self._tell_passed_over(held.clock)
         value = self._values.get(held.clock)
         if value is None:
-            # Evaluated in the clock after; with later ones complete, the report of that clock was lost.
-            return CutJudged(held.clock) if self._done > held.clock + 1 else None
+            # Evaluated in the clock after it, whose report a controller may have taken with it when it died.
+            return CutJudged(held.clock) if reported > held.clock else None
         if not self._rule.is_better(value):
             return CutJudged(held.clock)
         try:

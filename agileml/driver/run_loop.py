@@ -197,7 +197,7 @@ class RunLoop:
             return
         for happened in state.events:
             self._best.heard(happened.event)
-        judged = self._best.look(state.held, self._group.begin_read)
+        judged = self._best.look(state.held, state.reported, self._group.begin_read)
         if judged is not None:
             self._group.tell(judged)
 

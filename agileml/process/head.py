@@ -81,6 +81,7 @@ class HeadState:
     first: int
     told: tuple[Told, ...]
     clock: int
+    reported: int  # no report of a clock before this one is still to come
     stage: int
     reliable: int
     transient: int
@@ -238,6 +239,7 @@ class Head:
                 first=first,
                 told=told,
                 clock=self._controller.completed,
+                reported=self._controller.reported,
                 stage=view.stage if view else 0,
                 reliable=reliable,
                 transient=transient,

@@ -158,9 +158,9 @@ class Controller:
         return self._control.change is not None
 
     @property
-    def is_quiet(self) -> bool:
-        """True when no change is under way and every member works under the durable view."""
-        return self._control.is_quiet
+    def reported(self) -> int:
+        """The reports of all clocks before this one have come, to this controller or to an earlier one."""
+        return self._control.log.reported
 
     def describe(self) -> str:
         """The steps under way, for debugging."""

@@ -11,11 +11,13 @@ from agileml.events.run import ClockDone
 
 
 class ProgressLog:
-    """`heard` counts the completed clocks; None after a restart of the controller, until the first report."""
+    """`heard` counts the completed clocks; None after a restart of the controller, until the first report. `reported`:
+    this controller or an earlier one has the reports of all clocks before it."""
 
     def __init__(self, heard: int | None, metrics: Sequence[str] = ()) -> None:
         """metrics: the names of what units measure, in the order of the reports."""
         self.heard = heard
+        self.reported = heard or 0
         self._metrics = metrics
         self._noted: list[tuple[Evaluated | LossScaleChanged, float]] = []
         self.clock_s: float | None = None  # a clock's usual duration: exponential average
@@ -37,6 +39,7 @@ class ProgressLog:
                 self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
             self._last_s = entry.at_s
             self.heard += 1
+            self.reported = self.heard
             if found := means(self._metrics, entry.metrics):
                 self._noted.append((Evaluated(entry.clock, found), entry.at_s))
             if (scale := entry.loss_scale) is not None and scale.change is not ScaleChange.NONE:
@@ -52,12 +55,14 @@ class ProgressLog:
 
     def none_left(self, version: int) -> None:
         """The owner, at `version`, has nothing to report: an earlier controller has all its entries."""
+        self.reported = max(self.reported, version)
         if self.heard is not None:
             self.heard = max(self.heard, version)
 
     def roll_back(self, known: int, base: int) -> int:
         """Training resumes at `base` although clocks < `known` were done; return how many are computed again."""
         reached = max(known, self.heard or 0)
+        self.reported = min(self.reported, base)
         if self.heard is not None:
             self.heard = min(self.heard, base)
         return max(0, reached - base)

@@ -91,6 +91,7 @@ def _state(address: Address) -> HeadState:
         first=0,
         told=(),
         clock=0,
+        reported=0,
         stage=0,
         reliable=0,
         transient=0,

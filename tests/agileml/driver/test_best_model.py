@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from agileml.core.protocol.commands import Finished
 from agileml.driver.best_model import BestModel, BestRule, Parts
 from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
-from agileml.events.run import ClockDone
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 from agileml.runs.folder import RunFolder
 from agileml.session import run_job
+from tests.agileml.core.fixtures import Script, make_job
 from tests.faults.fault_rig import FaultRig
 
 RNG = np.random.default_rng(1)
@@ -112,7 +113,8 @@ class Watching:
             self.best.heard(happened.event)
         if state.held is not None:
             self.held.add(state.held.clock)
-        if (judged := self.best.look(state.held, lambda held: lambda: self._parts(rig, held))) is not None:
+        judged = self.best.look(state.held, state.reported, lambda held: lambda: self._parts(rig, held))
+        if judged is not None:
             rig.head.tell(judged)
 
     def _parts(self, rig: FaultRig, held: Finished) -> Parts:
@@ -190,14 +192,32 @@ def never(held: Finished) -> Any:
 
 def test_a_cut_waits_for_its_evaluation_but_not_for_one_that_is_lost(tmp_path: Path) -> None:
     best, _ = judge(tmp_path)
-    assert best.look(HELD, never) is None
-    best.heard(ClockDone(11, 0.1, 16, 0.1))
-    assert best.look(HELD, never) is None
-    best.heard(ClockDone(12, 0.1, 16, 0.1))
-    judged = best.look(HELD, never)
+    assert best.look(HELD, 9, never) is None
+    assert best.look(HELD, 10, never) is None
+    judged = best.look(HELD, 11, never)
     assert judged is not None and judged.clock == 10
     best.heard(Evaluated(10, {"test_loss": float("nan")}))
-    assert best.look(HELD, never) is not None
+    assert best.look(HELD, 11, never) is not None
+
+
+def test_where_every_clock_is_evaluated_a_report_that_died_with_a_controller_holds_nothing_up(
+    tmp_path: Path,
+) -> None:
+    """No later clock can be done until the cut is judged: that would say that the report is lost."""
+    script = Script(replace(make_job(), holds_every=1))
+    script.up("r0")
+    cut = script.commit_cut()
+    script.reach(cut + 1)
+    script.machines["r0"].told.clear()
+    script.restart()
+    script.wait(12.0)
+    held, reported = script.controller.held, script.controller.reported
+    assert held is not None and held.clock == cut and script.controller.limit == cut + 1
+    best, _ = judge(tmp_path)
+    judged = best.look(held, reported, never)
+    assert judged is not None
+    script.tell(judged)
+    assert script.controller.held is None and script.controller.limit > cut + 1
 
 
 def test_a_machine_that_dies_while_it_is_read_is_asked_again_elsewhere(tmp_path: Path) -> None:
@@ -207,7 +227,7 @@ def test_a_machine_that_dies_while_it_is_read_is_asked_again_elsewhere(tmp_path:
     def broken() -> Any:
         raise RunError("died")
 
-    assert best.look(HELD, lambda held: broken) is None
+    assert best.look(HELD, 11, lambda held: broken) is None
     arrived: list[Any] = []
     asked: list[Finished] = []
 
@@ -216,10 +236,10 @@ def test_a_machine_that_dies_while_it_is_read_is_asked_again_elsewhere(tmp_path:
         return lambda: arrived[0] if arrived else None
 
     moved = Finished(10, ("m1",))
-    assert best.look(HELD, read) is None and best.look(moved, read) is None and best.look(moved, read) is None
+    assert [best.look(held, 11, read) for held in (HELD, moved, moved)] == [None, None, None]
     assert asked == [HELD, moved]
     arrived.append([[np.zeros(table.rows * table.columns, np.float32) for table in app_tables()]])
-    assert best.look(moved, read) is not None
+    assert best.look(moved, 11, read) is not None
     assert json.loads(folder.events.path.read_text().splitlines()[-1])["kind"] == BestKept.kind
     assert set(load_file(folder.path / "best.safetensors")) == set(build().state_dict())
 

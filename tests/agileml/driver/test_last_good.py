@@ -139,7 +139,7 @@ class Kept:
     def state(self) -> HeadState:
         halt = Halt(HaltKind.BROKEN, "it diverged", kept=Finished(7, ("m0",)))
         nowhere = Address("head", "", "", "", 0)
-        return HeadState(nowhere, 0, (), 9, 1, 1, 0, {}, {}, (), (), 0, None, None, halt)
+        return HeadState(nowhere, 0, (), 9, 9, 1, 1, 0, {}, {}, (), (), 0, None, None, halt)
 
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
         layout = Layout(TABLES, 1)

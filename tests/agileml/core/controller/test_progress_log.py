@@ -59,3 +59,14 @@ def test_what_another_controller_was_told_is_not_waited_for():
     assert log.heard == 5
     log.none_left(3)
     assert log.heard == 5
+
+
+def test_it_counts_the_reports_that_any_controller_has():
+    log = ProgressLog(None)
+    assert log.reported == 0
+    log.none_left(5)
+    assert log.reported == 5
+    list(log.add(entries(5, 6)))
+    assert log.reported == 7
+    log.roll_back(known=7, base=4)
+    assert log.reported == 4
