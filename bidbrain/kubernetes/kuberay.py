@@ -205,7 +205,7 @@ class KubeRay:
 
     def _idle(self, group: str, pods: Mapping[str, Pod]) -> list[str]:
         """The pods of a group that an order could have."""
-        taken = self._book.tokens.keys() | self._given_back
+        taken = self._book.tokens.keys() | self._given_back | self._ended.keys()
         return [
             pod.name
             for pod in pods.values()
@@ -236,9 +236,12 @@ class KubeRay:
         for _ in range(ATTEMPTS):
             cluster, pods = self._look(), self._list_pods()
             known = Book.of(cluster, self._job).without(self._ended)  # which the journal knows to be over
-            book = change(cluster, known, pods)
+            # A pod whose node is gone may be listed as running for a minute: it is for no order.
+            alive = {name: pod for name, pod in pods.items() if name not in self._ended}
+            book = change(cluster, known, alive)
             groups = [group for group in cluster.groups if group.name in self._ours]
-            going = set(leaving) if book.bookings else set(pods)  # the last one leaves nothing behind
+            # The last one leaves nothing behind.
+            going = {*leaving, *self._ended} if book.bookings else set(pods)
             operations = patch(cluster, book, [scale(book, group, pods, going) for group in groups])
             try:
                 if operations:

@@ -169,6 +169,11 @@ def test_a_node_that_is_gone_takes_its_pod_along_though_the_pod_is_still_listed(
     assert cloud.ended((pod,)) == ()
     ground.server.remove("nodes", f"node-{pod}")
     assert soon(ground, lambda: cloud.ended((pod,)))[0].ending is Ending.EVICTED
+    (new,) = ids(cloud.acquire(order("b", 1)))
+    assert new != pod, "the next order gets a pod that lives"
+    assert ids(cloud.held()) == [new]
+    ground.settled()
+    assert ground.operator.names("spot") == [new]
 
 
 def test_a_pod_that_does_not_run_is_given_back_and_its_pool_left_alone(ground: Ground) -> None:
