@@ -113,6 +113,7 @@ class KubeRay:
         self._full_until_s: dict[Market, int] = {}
         self._idle_since_s: dict[str, int] = {}
         self._given_back: set[str] = set()
+        self._leaving: frozenset[str] = frozenset()  # whom KubeRay is to delete, by the newest patch
         self._ended: dict[str, EndedInstance] = {}
 
     def close(self) -> None:
@@ -199,13 +200,12 @@ class KubeRay:
 
     def _wait_for(self, group: str, count: int, until_s: float) -> bool:
         """Wait until so many pods of a group seem to be free; the server's own list may differ, and says so."""
-        return self._pods.wait_for(
-            lambda pods: len(self._idle(group, pods)) >= count, until_s - time.monotonic()
-        )
+        left_s = until_s - time.monotonic()
+        return left_s > 0 and self._pods.wait_for(lambda pods: len(self._idle(group, pods)) >= count, left_s)
 
     def _idle(self, group: str, pods: Mapping[str, Pod]) -> list[str]:
         """The pods of a group that an order could have."""
-        taken = self._book.tokens.keys() | self._given_back | self._ended.keys()
+        taken = self._book.tokens.keys() | self._given_back | self._leaving | self._ended.keys()
         return [
             pod.name
             for pod in pods.values()
@@ -242,7 +242,8 @@ class KubeRay:
             groups = [group for group in cluster.groups if group.name in self._ours]
             # The last one leaves nothing behind.
             going = {*leaving, *self._ended} if book.bookings else set(pods)
-            operations = patch(cluster, book, [scale(book, group, pods, going) for group in groups])
+            scales = [scale(book, group, pods, going) for group in groups]
+            operations = patch(cluster, book, scales)
             try:
                 if operations:
                     self._api.patch(self._place.path, operations)
@@ -250,6 +251,7 @@ class KubeRay:
                 problem = error
                 continue
             self._book = book
+            self._leaving = frozenset(name for each in scales for name in each.to_delete)
             return book
         assert problem is not None
         raise UnknownOutcomeError(str(problem))

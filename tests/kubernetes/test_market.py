@@ -13,6 +13,7 @@ import pytest
 from bidbrain.billing import Ending
 from bidbrain.kubernetes import kuberay
 from bidbrain.kubernetes.api import Api
+from bidbrain.kubernetes.mirror import Mirror
 from bidbrain.live.cloud import (
     Alert,
     CapacityError,
@@ -174,6 +175,35 @@ def test_a_node_that_is_gone_takes_its_pod_along_though_the_pod_is_still_listed(
     assert ids(cloud.held()) == [new]
     ground.settled()
     assert ground.operator.names("spot") == [new]
+
+
+def test_an_order_waits_for_no_pod_that_kuberay_is_to_delete(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = ground.cloud()
+    gone, _ = ids(cloud.acquire(order("a", 2)))
+    ground.settled()
+    ground.operator.is_away = True
+    cloud.release((gone,))
+    monkeypatch.setattr(kuberay, "MADE_S", 0.5)
+    again = ground.cloud()  # a new process does not know whom the one before it gave back
+    seen = ground.server.seen["get rayclusters"]
+    with pytest.raises(UnknownOutcomeError, match="KubeRay has made 0 of 1 pods so far"):
+        again.acquire(order("b", 1))
+    assert ground.server.seen["get rayclusters"] == seen + 1, "and asks no more than it must"
+
+
+def test_an_order_does_not_wait_for_ever_for_a_pod_that_only_the_watch_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kuberay, "MADE_S", 0.5)
+    with ground_of(tmp_path, spot=1) as ground:
+        cloud = ground.cloud()
+        monkeypatch.setattr(Mirror, "_take", lambda mirror, kind, item: None)  # it hears nothing any more
+        ground.operator.is_away = True
+        ground.server.remove("pods", *ground.operator.names("spot"))
+        with pytest.raises(UnknownOutcomeError, match="KubeRay has made 0 of 1 pods so far"):
+            cloud.acquire(order("a", 1))
 
 
 def test_a_pod_that_does_not_run_is_given_back_and_its_pool_left_alone(ground: Ground) -> None:
