@@ -7,6 +7,8 @@ writes in a process of its own; for MLflow, whose server may be slow or away, a 
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +25,12 @@ from agileml.runs.supervision import read_supervision
 PROJECT = "proteus"  # of W&B, and experiment of MLflow, unless the environment names another
 FLUSH_S = 1.0
 END_S = 30.0  # for the rest of the series, once the run is over
-MOST_METRICS, MOST_PARAMETERS, MOST_TEXT = 1000, 100, 6000  # of a request to MLflow, by its rules
+MOST_METRICS, MOST_PARAMETERS, MOST_TEXT, MOST_NAME = (
+    1000,
+    100,
+    6000,
+    250,
+)  # of a request to MLflow, by its rules
 MOST_WAITING = 200_000  # metrics that wait for a server that does not answer
 
 
@@ -50,6 +57,15 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
         elif value is not None and value != []:
             found[f"{before}{key}"] = str(value)
     return found
+
+
+def mlflow_name(name: str) -> str:
+    """The name of a metric or a setting as MLflow takes it: `recall@10` becomes `recall_10`.
+
+    One name that it refuses is enough for it to refuse the request with everything else. A name may be a path to it.
+    """
+    found = re.sub(r"[^/\w.: \-]", "_", name)[:MOST_NAME]
+    return found if posixpath.normpath(found) == found else found.replace("/", "_")
 
 
 def _check(package: str) -> None:
@@ -163,7 +179,8 @@ class MlflowLogger(Callback):
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
         name = str(self._client.create_run(experiment, run_name=title).info.run_id)
-        parameters = [Param(key, value[:MOST_TEXT]) for key, value in flat(config).items()]
+        named = {mlflow_name(key): value[:MOST_TEXT] for key, value in flat(config).items()}
+        parameters = [Param(key, value) for key, value in named.items()]
         for start in range(0, len(parameters), MOST_PARAMETERS):
             self._client.log_batch(name, params=parameters[start : start + MOST_PARAMETERS])
         return name
@@ -188,7 +205,8 @@ class MlflowLogger(Callback):
     def _write(self, values: list[tuple[str, float, int, int]]) -> None:
         from mlflow.entities import Metric
 
-        self._client.log_batch(self._name, metrics=[Metric(*value) for value in values])
+        metrics = [Metric(mlflow_name(name), *others) for name, *others in values]
+        self._client.log_batch(self._name, metrics=metrics)
 
 
 class _Writer:

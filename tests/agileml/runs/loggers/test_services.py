@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import agileml
 from agileml.config.text import ConfigError
@@ -15,7 +19,7 @@ from agileml.errors import RunError
 from agileml.events.run import Process
 from agileml.runs.callbacks import Callback
 from agileml.runs.history import ClockRow
-from agileml.runs.loggers.services import MlflowLogger, _Writer, flat
+from agileml.runs.loggers.services import MlflowLogger, _Writer, flat, mlflow_name
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 
 JOB = {
@@ -32,6 +36,20 @@ BROKEN = {**JOB, "application": f"{__name__}:Broken"}
 def test_settings_are_flat() -> None:
     config = {"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}, "none": None, "empty": []}}
     assert flat(config) == {"a": "1", "b.c": "[1, 2]", "b.d.e": "x"}
+
+
+@given(st.text(min_size=1), st.sampled_from(["evaluation/", "application.settings."]))
+@example("recall@10", "evaluation/")
+@example("../x", "evaluation/")
+@example("a//b" * 100, "evaluation/")
+def test_mlflow_takes_every_name(name: str, before: str) -> None:
+    """By its rules, which it applies to a whole request: no name may keep the others from being written."""
+    found = mlflow_name(before + name)
+    assert re.fullmatch(r"[/\w.: \-]{1,250}", found)
+    assert posixpath.normpath(found) == found and not found.startswith(("/", ".."))
+    assert mlflow_name(found) == found
+    if re.fullmatch(r"[\w.: \-]{1,200}", name) and name.strip("."):
+        assert found == before + name, "what it takes stays as it is"
 
 
 def test_a_writer_keeps_the_order_and_says_what_failed() -> None:
@@ -129,16 +147,20 @@ def test_a_restart_goes_on_in_the_same_run_of_mlflow(tmp_path: Path, monkeypatch
         process = Process("here", 1, 0.0)
         (tmp_path / SUPERVISION).write_text(Supervision(process, 3, restarts).to_text())
         logger = MlflowLogger(store)
-        logger.on_start(tmp_path, {"clocks": 2})
+        logger.on_start(tmp_path, {"clocks": 2, "application": {"settings": {"a@b": 1}}})
         logger.on_clock(ClockRow(1 + len(restarts), 0.5, 8, None, None, 0.1, 1))
         names.append(logger._name)
         if not restarts:
             logger.on_fail("the head died")
+    logger.on_evaluate(2, {"recall@10": 0.25, "accuracy": 0.75})
     logger.on_end(None)
     assert names[0] == names[1]
     run = logger._client.get_run(names[0])
     history = logger._client.get_metric_history(names[0], "training/loss")
     assert run.info.status == "FINISHED" and [each.step for each in history] == [1, 2]
+    evaluated = {name: value for name, value in run.data.metrics.items() if name.startswith("evaluation")}
+    assert evaluated == {"evaluation/recall_10": 0.25, "evaluation/accuracy": 0.75}
+    assert run.data.params["application.settings.a_b"] == "1"
 
 
 @pytest.mark.slow
