@@ -101,7 +101,9 @@ def of_job(name: str, output: Callable[[], str], state: Callable[[], str]) -> Ca
         nonlocal seen
         try:
             ended = {"SUCCEEDED": "done", "FAILED": "failed", "STOPPED": "stopped"}.get(state())
-            lines = output().splitlines()
+            said = output()
+            # Half a line is taken once it is whole; of a job that has ended nothing more comes.
+            lines = (said if ended is not None else said[: said.rfind("\n") + 1]).splitlines()
         except ValueError as error:
             view.say(f"the job cannot be read: {error}")
             return view.as_json()

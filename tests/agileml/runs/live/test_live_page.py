@@ -124,8 +124,23 @@ def test_a_cluster_that_does_not_answer_for_a_while_is_told_on_the_page_and_aske
 
 def test_a_loss_that_is_no_number_does_not_stop_the_page_of_a_job() -> None:
     said = [line(Snapshot(clock, 100, loss, 2, 1, 3), 2.0) for clock, loss in ((1, math.nan), (2, -math.inf))]
-    look = of_job("job-1", lambda: "\n".join(said), lambda: "RUNNING")
+    look = of_job("job-1", lambda: "\n".join([*said, ""]), lambda: "RUNNING")
     assert page(look()) and look()["now"]["loss"] is None and look()["now"]["clock"] == 2
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_a_line_that_a_job_is_just_printing_is_shown_whole(looks: set[int]) -> None:
+    told = [line(Snapshot(clock, 100, 0.5, 2, 1, 3), 2.0) for clock in (10, 20)]
+    output = "\n".join([told[0], "proteus: the checkpoint of clock 9 failed", told[1], "proteus: it goes on"])
+    printed, state = "", "RUNNING"
+    look = of_job("job-1", lambda: printed, lambda: state)
+    for size in sorted(looks):
+        printed = output[:size]
+        look()
+    printed, state = output, "SUCCEEDED"
+    shown = look()
+    assert [text for _, _, text, _ in shown["news"]] == ["it goes on", "the checkpoint of clock 9 failed"]
+    assert [point[1] for point in shown["loss"]] == [0.5, 0.5] and shown["now"]["clock"] == 20
 
 
 @given(st.floats(0.01, 5.0), st.floats(0.0, 60.0))
@@ -357,18 +372,3 @@ def test_prometheus_gets_the_same_figures_and_the_board_asks_for_no_others(tmp_p
     }
     assert asked <= names
     assert metrics_of(openmetrics(PageView("empty").as_json()))
-
-
-def test_a_token_of_ones_own_is_kept_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    EventLog(tmp_path / EVENTS).close()
-    for text, mode, sentence in [
-        ("x" * 20, 0o644, "others may read it, expected mode 0600"),
-        ("short", 0o600, "found 5 characters, expected 16 at least"),
-    ]:
-        token = tmp_path / "token"
-        token.write_text(text)
-        token.chmod(mode)
-        with pytest.raises(SystemExit) as ended:
-            main(["watch", str(tmp_path), "--token-path", str(token)])
-        assert ended.value.code == 2
-        assert sentence in capsys.readouterr().err
