@@ -139,7 +139,9 @@ def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
             elif path == "/":
                 self._say(HTTPStatus.OK, page().encode(), "text/html; charset=utf-8")
             elif path == "/metrics":
-                self._say(HTTPStatus.OK, openmetrics(server.view()).encode(), CONTENT_TYPE)
+                # A run's name that is no UTF-8 is one of a folder.
+                told = openmetrics(server.view()).encode(errors="replace")
+                self._say(HTTPStatus.OK, told, CONTENT_TYPE)
             elif path == "/events":
                 self._stream()
             else:

@@ -372,3 +372,10 @@ def test_prometheus_gets_the_same_figures_and_the_board_asks_for_no_others(tmp_p
     }
     assert asked <= names
     assert metrics_of(openmetrics(PageView("empty").as_json()))
+
+
+def test_prometheus_gets_the_figures_of_a_run_whose_name_is_no_utf_8() -> None:
+    with PageServer(PageView("run-\udcff").as_json) as served:
+        url = served.url.replace("/?", "/metrics?")
+        told = urllib.request.urlopen(url, timeout=600).read().decode()
+    assert 'proteus_run{run="run-?",state="running"}' in metrics_of(told)
