@@ -14,6 +14,7 @@ from agileml.net.links import UNREAD_MESSAGES
 from agileml.net.liveness import REFUSALS, Monitor, set_reconnects
 
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, less its final zero
+MOST_TRIES = 100  # at a folder that others may remove meanwhile
 
 
 class TransportError(Exception):
@@ -23,7 +24,8 @@ class TransportError(Exception):
 def listen(context: Any, node_ip: str, ipc_path: Path, keys: KeyPair | None) -> tuple[Any, Monitor, str]:
     """Bind a PULL socket to the file, without keys, and to a free TCP port of `node_ip`, with the run's keys.
 
-    Returns the socket, the monitor of its refused handshakes and the TCP endpoint. Raises zmq.ZMQError.
+    Returns the socket, the monitor of its refused handshakes and the TCP endpoint. Raises zmq.ZMQError, that of ENOENT
+    where the file's folder is gone.
     """
     pull = context.socket(zmq.PULL)
     pull.linger = 0
@@ -32,8 +34,12 @@ def listen(context: Any, node_ip: str, ipc_path: Path, keys: KeyPair | None) -> 
     pull.setsockopt(zmq.TCP_KEEPALIVE, 1)  # so that connections from hosts that vanished do not pile up
     pull.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 30)
     set_reconnects(pull)
+    try:
+        pull.bind(f"ipc://{ipc_path}")
+    except zmq.ZMQError:
+        pull.close(0)
+        raise
     monitor = Monitor(context, pull, REFUSALS)
-    pull.bind(f"ipc://{ipc_path}")
     # Options hold for later binds only: the file above needs no keys, the port below does.
     if keys is not None:
         keys.serve(pull)
@@ -52,14 +58,22 @@ def private_socket_path(folder: Path) -> Path:
             f"ipc folder {folder} is too long: with the socket's name it has {len(os.fsencode(path))} bytes, "
             f"the system allows {MAX_SOCKET_PATH_BYTES}"
         )
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        raise TransportError(f"ipc folder {folder} cannot be made: {error}") from error
+    found = _made(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise TransportError(
             f"ipc folder {folder} is not private: expected is a directory of user {os.geteuid()} with mode 0700, "
             f"found {stat.filemode(found.st_mode)} of user {found.st_uid}"
         )
     return path
+
+
+def _made(folder: Path) -> os.stat_result:
+    """The folder, which another process of the run may just be removing as the last one in it."""
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return folder.lstat()
+        except OSError as error:
+            if not left or not isinstance(error, FileNotFoundError | FileExistsError):
+                raise TransportError(f"ipc folder {folder} cannot be made: {error}") from error
+    raise AssertionError

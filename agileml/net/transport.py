@@ -10,6 +10,7 @@ connection loses the messages in flight, so the protocol above repeats requests 
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import threading
@@ -34,8 +35,8 @@ from agileml.net.events import (
 from agileml.net.inbox import Inbox, Room
 from agileml.net.keys import Gate, KeyPair
 from agileml.net.links import PIPE_MESSAGES, Lanes, Link, connection_ids
-from agileml.net.listening import TransportError, listen, private_socket_path
-from agileml.net.liveness import HeartbeatTimes, PeerHeartbeats, set_reconnects
+from agileml.net.listening import MOST_TRIES, TransportError, listen, private_socket_path
+from agileml.net.liveness import HeartbeatTimes, Monitor, PeerHeartbeats, set_reconnects
 from agileml.net.tally import Tally
 
 MAX_EVENTS = 256  # that one `receive` returns
@@ -271,10 +272,21 @@ class Transport:
         if self._keys is not None:
             gate = Gate(self._context, self._keys)
             self._watch(gate.socket, gate.answer)
-        pull, monitor, tcp = listen(self._context, node_ip, self._ipc_path, self._keys)
+        pull, monitor, tcp = self._listen(node_ip)
         self._watch(pull, lambda: self._inbox.drain(pull, self._pending, MAX_EVENTS))
         self._watch(monitor.socket, lambda: self._tally.refused(sum(1 for _ in monitor.events())))
         return Address(self._name, node_ip, tcp, f"ipc://{self._ipc_path}", self._incarnation)
+
+    def _listen(self, node_ip: str) -> tuple[Any, Monitor, str]:
+        """As `listen`. Another process of the run may close just now, and remove the folder as the last one in it."""
+        for left in reversed(range(MOST_TRIES)):
+            try:
+                return listen(self._context, node_ip, self._ipc_path, self._keys)
+            except zmq.ZMQError as error:
+                if error.errno != errno.ENOENT or not left:
+                    raise
+                self._ipc_path = private_socket_path(self._ipc_path.parent)
+        raise AssertionError
 
     def _watch(self, item: Any, read: Callable[[], None] | None) -> None:
         if read is not None:

@@ -324,6 +324,26 @@ def test_closing_leaves_no_thread_no_file_and_no_descriptor(folder: Path) -> Non
     assert not folder.exists()
 
 
+def test_one_that_opens_while_the_last_one_closes_has_a_folder(folder: Path) -> None:
+    """The one that closes removes the folder in which the other is about to listen."""
+    problems: list[Exception] = []
+
+    def cycles(name: str) -> None:
+        try:
+            for _ in range(300):
+                open_transport(name, folder).close()
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=cycles, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert not folder.exists()
+
+
 def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     loose = tmp_path / "loose"
     loose.mkdir()
