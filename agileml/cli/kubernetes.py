@@ -115,6 +115,12 @@ def authority(
 
 
 def _check_names(name: str, namespace: str) -> None:
+    from bidbrain.history.prices import ON_DEMAND_ZONE
+
+    if name == ON_DEMAND_ZONE:
+        raise typer.BadParameter(
+            f"--name: found {name}, expected another name, as this is that of pods that stay"
+        )
     for option, found in (("--name", name), ("--namespace", namespace)):
         if not NAME.fullmatch(found):
             raise typer.BadParameter(

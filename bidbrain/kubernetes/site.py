@@ -43,6 +43,17 @@ class PodSite(BaseModel):
     taints: dict[str, Annotated[int, Field(ge=1)]] = {}
     account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+    @field_validator("cluster")
+    @classmethod
+    def _cluster(cls, cluster: str) -> str:
+        from bidbrain.history.prices import ON_DEMAND_ZONE
+
+        if not cluster:
+            raise ValueError("expected the name of a RayCluster")
+        if cluster == ON_DEMAND_ZONE:  # its spot pods would pass for reliable ones
+            raise ValueError(f"expected a RayCluster of another name than {ON_DEMAND_ZONE}")
+        return cluster
+
     @field_validator("pools")
     @classmethod
     def _pools(cls, pools: dict[str, PodPool]) -> dict[str, PodPool]:

@@ -397,6 +397,10 @@ def test_the_command_prints_what_can_be_applied(capsys: pytest.CaptureFixture[st
             "--name: found 'A b', expected up to 40 of a-z",
         ),
         (
+            ["--cloud", "gke", "--image", "x", "--name", "on-demand"],
+            "--name: found on-demand, expected another name",
+        ),
+        (
             ["--cloud", "gke", "--image", "x", "--memory", "lots"],
             "--memory: found 'lots', expected an amount such as",
         ),

@@ -481,6 +481,27 @@ def test_a_resolved_market_loads_back_equal(market: dict[str, Any]) -> None:
     assert from_values(values) == config
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "found '', expected the name of a RayCluster"),
+        ("on-demand", "found 'on-demand', expected a RayCluster of another name than on-demand"),
+    ],
+)
+def test_a_cluster_whose_spot_pods_would_pass_for_reliable_ones_is_refused(name: str, problem: str) -> None:
+    market = {
+        "kind": "kubernetes",
+        "cluster": name,
+        "pools": {"spot": {"vcpus": 4, "usd_per_h": 0.06}},
+        "reliable": {"vcpus": 4, "usd_per_h": 0.2},
+        "budget_usd": 1.0,
+        "job_vcpus": 4,
+        "job_hours": 1.0,
+    }
+    with pytest.raises(ConfigError, match=f"market.cluster: {problem}$"):
+        from_values({**BASE, "market": market, "address": "auto", "checkpoint": {"path": "ck"}})
+
+
 def on_ec2(**more: Any) -> JobConfig:
     zones, types = ["us-east-1b", "us-east-1a"], ["c5.xlarge"]
     market = {"kind": "ec2", "region": "us-east-1", "zones": zones, "types": types, "budget_usd": 1.0}
