@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agileml.config.text import ConfigError
 from agileml.events.schema import Logged, RunEvent, from_line
 from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, iterate_events
 from agileml.runs.folder import CONFIG, SUMMARY
 from agileml.runs.owner import is_alive, is_here, owner_of
 from agileml.runs.progress import parse_line
-from agileml.runs.report.page import in_full
+from agileml.runs.report.page import DAMAGED, in_full
 from agileml.runs.report.view import MOST_NEWS, PageView
 
 
@@ -79,7 +80,13 @@ class RunPage:
             view.say(f"the run cannot be read: {error}")
         if view.state == "running" and self._is_lost():
             view.end("ended without a result")
-        return in_full(view.as_json(), self._config, self._summary)
+        try:
+            return in_full(view.as_json(), self._config, self._summary)
+        except DAMAGED as error:  # written by hand, by another version, or half
+            view.say(
+                f"{CONFIG} or {SUMMARY} cannot be read: {error if type(error) is ConfigError else repr(error)}"
+            )
+            return in_full(view.as_json(), "", {})
 
     def _is_lost(self) -> bool:
         try:

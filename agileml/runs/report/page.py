@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from agileml.config.text import ConfigError, parse_yaml
+from agileml.config.text import parse_yaml
 from agileml.events.schema import Log, SchemaError
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder
@@ -17,6 +17,8 @@ from agileml.runs.report.tables import flat, plan_rows, tiles
 from agileml.runs.report.view import PageView
 
 MOST_TOLD = 5000  # sentences in a file
+# From a config or a summary that is none of this version's; a ConfigError is a ValueError.
+DAMAGED = (AttributeError, KeyError, TypeError, ValueError)
 SCRIPT, FROZEN = "/*SCRIPT*/", "/*VIEW*/null/*END*/"
 
 
@@ -41,7 +43,7 @@ def page(view: Mapping[str, Any] | None = None) -> str:
 def in_full(view: Mapping[str, Any], config_text: str, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A view with the plan and the text of the config, and with the summary of a run that has ended (else empty).
 
-    Raises ConfigError.
+    Raises ConfigError, and other errors of `DAMAGED`.
     """
     config = parse_yaml(config_text, CONFIG)[0] if config_text else {}
     times_s = {index: times_s for index, *times_s in view["plan"]}
@@ -75,7 +77,7 @@ def rebuild(folder: Path) -> Path:
         html = build_report((folder / CONFIG).read_text("utf-8"), log, summary)
     except SchemaError as error:
         raise ReportError(str(error)) from None
-    except (json.JSONDecodeError, ConfigError, UnicodeDecodeError, KeyError) as error:
+    except DAMAGED as error:
         raise ReportError(f"{folder} holds a damaged log, summary or config: {error!r}") from None
     except OSError as error:
         raise ReportError(f"{error.filename} cannot be read: {error.strerror}") from None

@@ -39,13 +39,13 @@ from agileml.events.schema import events_of
 from agileml.events.sums import Standing
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, read_events
-from agileml.runs.folder import SUMMARY
+from agileml.runs.folder import CONFIG, SUMMARY
 from agileml.runs.live.metrics import openmetrics
 from agileml.runs.live.server import LONGEST_S, MOST_BUSY, PageServer, pause_s
 from agileml.runs.live.sources import GrowingLog, RunPage, of_job
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Snapshot, line
-from agileml.runs.report.page import build_report, page
+from agileml.runs.report.page import ReportError, build_report, page, rebuild
 from agileml.runs.report.view import PageView
 from agileml.runs.summary import summarize
 from tests.agileml.events.samples import changed
@@ -105,6 +105,30 @@ def test_a_run_that_goes_on_after_its_end_is_running_again(tmp_path: Path) -> No
     log.write(RunFinished(4.0))
     assert page_.look()["state"] == "done"
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        (CONFIG, "plan: [", "config.yaml: line 1 is not valid YAML"),
+        (CONFIG, "plan: 3", "TypeError"),
+        (SUMMARY, '{"clocks": 3}', "KeyError('longest_gap_s')"),
+        (SUMMARY, "[1]", "TypeError"),
+    ],
+)
+def test_a_damaged_config_or_summary_is_told_on_the_page_and_in_a_sentence(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
+    log = EventLog(tmp_path / EVENTS)
+    for event in (started(), ClockDone(1, 0.5, 4, 0.1), RunFinished(4.0)):
+        log.write(event)
+    log.close()
+    (tmp_path / CONFIG).write_text("clocks: 1")
+    (tmp_path / name).write_text(text)
+    shown = RunPage(tmp_path).look()
+    assert problem in shown["news"][0][2] and shown["state"] == "done" and len(shown["loss"]) == 1
+    with pytest.raises(ReportError, match=r"^.* holds a damaged log, summary or config: "):
+        rebuild(tmp_path)
 
 
 def test_a_cluster_that_does_not_answer_for_a_while_is_told_on_the_page_and_asked_again() -> None:
