@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from agileml.events.observed import Evaluated
@@ -24,6 +24,15 @@ class ClockRow:
     items_per_s: float | None
     learning_rate: float
     machines: int
+
+
+_OWN = frozenset(field.name for field in fields(ClockRow))
+
+
+def beside_row(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of an evaluation as they stand beside the fields of a row: one of a field's name becomes
+    `evaluation/loss`."""
+    return {f"evaluation/{name}" if name in _OWN else name: value for name, value in metrics.items()}
 
 
 class RowMaker:
@@ -69,5 +78,5 @@ def history(log: Log, learning_rate: Callable[[int], float]) -> list[dict[str, A
     for logged in log:
         if isinstance(logged.event, Evaluated):
             clock = logged.event.clock
-            by_clock.setdefault(clock, {"clock": clock}).update(logged.event.metrics)
+            by_clock.setdefault(clock, {"clock": clock}).update(beside_row(logged.event.metrics))
     return [by_clock[clock] for clock in sorted(by_clock)]

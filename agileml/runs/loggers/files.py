@@ -12,7 +12,7 @@ from typing import IO, Any
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import cut_half_line
 from agileml.runs.folder import plain
-from agileml.runs.history import ClockRow
+from agileml.runs.history import ClockRow, beside_row
 from agileml.runs.supervision import read_supervision
 
 
@@ -59,7 +59,7 @@ class JsonlLogger(Callback):
         self._write(asdict(row))
 
     def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> None:
-        self._write({"clock": clock, **metrics})
+        self._write({"clock": clock, **beside_row(metrics)})
 
     def on_end(self, result: Any) -> None:
         self._file.close()

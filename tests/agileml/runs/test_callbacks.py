@@ -142,3 +142,10 @@ def test_history_keeps_the_last_of_each_clock() -> None:
     assert [row["clock"] for row in rows] == [1, 2]
     assert rows[0]["items_per_s"] is None and rows[0]["error"] == 0.5
     assert (rows[1]["loss"], rows[1]["items_per_s"], rows[1]["learning_rate"]) == (3.0, 32.0, 0.05)
+
+
+def test_a_metric_of_the_name_of_a_series_stands_beside_it() -> None:
+    events = [ClockDone(1, 5.0, 8, None), Evaluated(1, {"loss": 0.5, "clock": 7.0, "error": 0.25})]
+    (row,) = history([Logged(0.0, event) for event in events], rate)
+    assert (row["clock"], row["loss"], row["error"]) == (1, 5.0, 0.25)
+    assert (row["evaluation/loss"], row["evaluation/clock"]) == (0.5, 7.0)

@@ -1,5 +1,6 @@
 """Series of a run in files of its folder."""
 
+import json
 import os
 from pathlib import Path
 
@@ -23,3 +24,12 @@ def test_the_series_of_a_run_go_with_it_and_the_user_s_own_stay(tmp_path: Path) 
         before = set(os.listdir(out))
         RunFolder.create(out, "mf", overwrite=True).events.close()
         assert set(os.listdir(out)) == ({EVENTS} if has_run else before | {EVENTS})
+
+
+def test_a_line_of_an_evaluation_has_its_clock_whatever_its_metrics_are_called(tmp_path: Path) -> None:
+    logger = JsonlLogger()
+    logger.on_start(tmp_path, {})
+    logger.on_evaluate(3, {"clock": 0.5, "accuracy": 0.75})
+    logger.on_end(None)
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"clock": 3, "evaluation/clock": 0.5, "accuracy": 0.75}
