@@ -72,8 +72,9 @@ class Lda(Application):
         ]
 
     def most_slack(self) -> int | None:
-        # A pass later a unit must read the topics that it has written.
-        return self.settings.clocks_per_pass - 1
+        # With slack, a unit that is computed again reads another version and draws other topics. Each partition keeps
+        # what it counted first, so the counts would not be those of the assignments any more.
+        return 0
 
     def initial(self, table: Table) -> Array:
         """A topic for each token at random, and the counts of these."""
@@ -114,7 +115,8 @@ class Lda(Application):
         return {"topics": piece.word_rows, "assignments": piece.token_rows}
 
     def process(self, unit: Unit, items: DocumentSlice, parameters: Mapping[str, Array]) -> Updates:
-        return self._sweeps(None, parameters).one_after_the_other(*self._pieces([unit], [items]))
+        (piece,), (state,) = self._pieces([unit], [items])
+        return self._sweeps(None, parameters).of_one(piece, state)
 
     def process_many(
         self,
@@ -123,7 +125,11 @@ class Lda(Application):
         rows: Mapping[str, Array],
         parameters: Mapping[str, Array],
     ) -> Updates:
-        return self._sweeps(rows, parameters).one_after_the_other(*self._pieces(units, items))
+        # Apart, for the reason of `most_slack`: units that are computed again may come in other company.
+        found = self.process_each(units, items, rows, parameters)
+        return Updates(
+            found[0].tables, sum(each.loss for each in found), sum(each.examples for each in found)
+        )
 
     def process_each(
         self,

@@ -81,21 +81,16 @@ class Sweeps:
         self._moved = np.zeros_like(self._assigned)
         self._rows, self._prior = rows, prior
 
-    def one_after_the_other(self, pieces: Sequence[UnitTokens], states: Sequence[np.uint64]) -> Updates:
-        """Each unit sees the changes of those before it."""
-        kind = faster_sampler(
-            self._counts[::ROWS_APART], len(self._counts), sum(len(p.words) for p in pieces)
-        )
+    def of_one(self, unit: UnitTokens, state: np.uint64) -> Updates:
+        """A unit alone, which sees its own changes."""
+        kind = faster_sampler(self._counts[::ROWS_APART], len(self._counts), len(unit.words))
         sampler, totals = kind(self._counts, self._prior), self._before.copy()
-        losses = [
-            self._swept(sampler.sweep, self._placed(piece), totals, state)
-            for piece, state in zip(pieces, states, strict=True)
-        ]
-        tokens = sum(len(piece.words) for piece in pieces)
-        return self._updates([sampler], totals - self._before, sum(losses), tokens)
+        loss = self._swept(sampler.sweep, self._placed(unit), totals, state)
+        return self._updates([sampler], totals - self._before, loss, len(unit.words))
 
     def apart(self, pieces: Sequence[UnitTokens], states: Sequence[np.uint64]) -> list[Updates]:
-        """No unit sees the changes of another. Those of all are in the first one's updates, as one sum."""
+        """As `of_one` of each unit: none sees the changes of another. Those of all are in the first one's updates,
+        as one sum."""
         samplers: dict[type[Sampler], Sampler] = {}
         change = np.zeros_like(self._before)
         losses = []
