@@ -17,6 +17,7 @@ from agileml.application import Array
 from agileml.apps.gibbs.draws import TINY, Prior, random_bits
 from agileml.apps.gibbs.moves import add_moves
 from agileml.apps.gibbs.prefetch import prefetch
+from agileml.core.parameters.layout import read_only
 
 TOPIC_BITS = 20
 MOST_TOPICS = 1 << TOPIC_BITS
@@ -36,7 +37,8 @@ class SparseSampler:
         self.entries = np.empty(self.begin[-1], np.int64)
         self.length = np.zeros(len(counts), np.int64)
         self._change, self._prior = np.zeros_like(counts), prior
-        _list_topics(counts, self.begin, self.entries, self.length)
+        # A read-only view, so that numba compiles one kernel for all arrays.
+        _list_topics(read_only(counts), self.begin, self.entries, self.length)
         self._listed: tuple[Array, Array] | None = None  # entries and lengths before all sweeps apart
         self._sweeps = 0  # apart
         self._swept = np.zeros(len(counts), np.int64)  # the last of these that had the word

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agileml.application import Array, InputError, Settings
 from agileml.apps.data import Draw
 from agileml.apps.documents import Documents, from_counts
-from agileml.apps.gibbs import dense, sparse
+from agileml.apps.gibbs import dense, moves, sparse
 from agileml.apps.gibbs.choice import faster_sampler
 from agileml.apps.gibbs.dense import DenseSampler, _drawn
 from agileml.apps.gibbs.draws import Prior
@@ -379,9 +379,16 @@ def test_nothing_is_compiled_in_a_clock(is_wide: bool, tmp_path: Path) -> None:
     wide = {"path": str(tmp_path / "many.txt"), "test_fraction": 0}
     app = Lda(Settings(wide if is_wide else MADE, {"topics": 7}, 3, 8))
     app.warm_up()
-    compiled = [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)]
+    kernels = [
+        each for module in (dense, sparse, moves) for each in vars(module).values() if _is_kernel(each)
+    ]
+    compiled = [len(kernel.signatures) for kernel in kernels]
     for sampler in (DenseSampler, SparseSampler):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(CHOICE, always(sampler))
             train(app, 2)
-    assert [len(sweep.signatures) for sweep in (dense._sweep, sparse._sweep)] == compiled
+    assert [len(kernel.signatures) for kernel in kernels] == compiled
+
+
+def _is_kernel(found: Any) -> bool:
+    return hasattr(found, "signatures")
