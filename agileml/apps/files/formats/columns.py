@@ -14,6 +14,9 @@ EXPECTED = (
 )
 
 
+MOST = np.iinfo(np.int64).max
+
+
 def batch_of(table: Any) -> dict[str, Any]:
     """The columns of a table of Arrow by name, each as `values_of` makes it. Raises InputError."""
     return {
@@ -55,16 +58,27 @@ def values_of(column: Any, name: str) -> Any:
                 f"data.path: column {name} has lists of {lengths.min()} to {lengths.max()} values, {EXPECTED}"
             )
         return _reshaped(column, int(lengths[0]), name)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or _is_bytes(kind):
         return column.to_pylist()
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         values = column.to_numpy(zero_copy_only=False)
+        if values.dtype == np.uint64 and (values > MOST).any():
+            raise InputError(
+                f"data.path: column {name} has the value {values.max()}, expected at most {MOST}: whole numbers "
+                "become int64"
+            )
         if values.dtype.kind in "iu" and values.dtype != np.uint8:
             values = values.astype(np.int64)
         elif values.dtype.kind == "f":
             values = values.astype(np.float32)
         return torch.from_numpy(np.array(values))  # Arrow's memory may not be written
     raise InputError(f"data.path: column {name} has the type {kind}, {EXPECTED}")
+
+
+def _is_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
 
 
 def _reshaped(lists: Any, length: int, name: str) -> torch.Tensor:

@@ -69,9 +69,9 @@ class ParquetDataset(FileDataset):
             shuffle_items=shuffle_items,
             cache_gib=cache_gib,
         )
-        self._columns = list(columns) if columns is not None else list(self._fields) or None
+        wanted = list(columns) if columns is not None else list(self._fields) or None
         self._memory_bytes = int(memory_mib * MIB)
-        found = list(_row_groups(data_files(path, ".parquet"), self._columns))
+        self._columns, found = _row_groups(data_files(path, ".parquet"), wanted)
         self._groups = [group for group, _ in found]
         self._set_groups([rows for _, rows in found])
         if not self._groups:
@@ -129,25 +129,43 @@ class ParquetDataset(FileDataset):
             try:
                 # The cores compute: reading takes one.
                 with pq.ParquetFile(path) as opened:
-                    return opened.read_row_group(group.number, columns=self._columns, use_threads=False)
+                    found = opened.read_row_group(group.number, columns=self._columns, use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 raise InputError(f"data.path: {group.file.url} is damaged ({_line(error)})") from None
+        # Files may have the columns in another order, or say that one has a value in every row: rows of both join.
+        return pa.table({name: _taken_from(found[name]) for name in self._columns})
+
+
+def _taken_from(column: Any) -> Any:
+    """A column of which rows can be taken: Arrow takes none of its views of text and bytes."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if types.is_binary_view(column.type) else column
 
 
 def _one(values: Any, at: int) -> Any:
     return {name: _one(v, at) for name, v in values.items()} if isinstance(values, dict) else values[at]
 
 
-def _row_groups(files: Sequence[DataFile], columns: Sequence[str] | None) -> Iterator[tuple[RowGroup, int]]:
-    """The row groups of files that have rows, with their numbers of rows. Raises InputError."""
+def _row_groups(
+    files: Sequence[DataFile], columns: Sequence[str] | None
+) -> tuple[list[str], list[tuple[RowGroup, int]]]:
+    """The columns that are read, and the row groups that have rows, with their numbers. Raises InputError."""
     first = None
+    found = []
     for file, footer in zip(files, _footers(files), strict=True):
         schema = footer.schema.to_arrow_schema()
         if columns and (unknown := [name for name in columns if name not in schema.names]):
             raise InputError(
                 f"data.path: {file.url} has no column {unknown[0]}, but {', '.join(schema.names) or 'none'}"
             )
-        kinds = {name: schema.field(name).type for name in columns or schema.names}
+        names = list(columns or schema.names)
+        if twice := [name for name in names if schema.names.count(name) > 1]:
+            raise InputError(f"data.path: {file.url} has the column {twice[0]} twice, expected it once")
+        kinds = {name: schema.field(name).type for name in names}
         first = first or (file.url, kinds)
         if kinds != first[1]:
             name = next(n for n in {**first[1], **kinds} if first[1].get(n) != kinds.get(n))
@@ -157,7 +175,8 @@ def _row_groups(files: Sequence[DataFile], columns: Sequence[str] | None) -> Ite
             )
         for number in range(footer.num_row_groups):
             if rows := footer.row_group(number).num_rows:
-                yield RowGroup(file, number), rows
+                found.append((RowGroup(file, number), rows))
+    return list(first[1]) if first else [], found
 
 
 def _footers(files: Sequence[DataFile]) -> Iterator[Any]:

@@ -101,6 +101,33 @@ def test_types_of_arrow(tmp_path: Path) -> None:
     assert batch["word"] == ["y", "x"]
 
 
+def test_bytes_of_every_type_are_a_list(tmp_path: Path) -> None:
+    kinds = [pa.binary(), pa.large_binary(), pa.binary(1), pa.binary_view()]
+    columns = {str(at): pa.array([b"1", b"2"], kind) for at, kind in enumerate(kinds)}
+    columns |= {f"text {kind}": pa.array(["1", "2"], kind) for kind in (pa.large_string(), pa.string_view())}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    batch = ParquetDataset(str(tmp_path)).batch(np.array([1, 0]))
+    assert list(batch.values()) == 4 * [[b"2", b"1"]] + 2 * [["2", "1"]]
+
+
+@pytest.mark.parametrize("columns", [None, ["x", "y"]])
+def test_rows_of_files_with_another_order_of_columns_join(columns: list[str] | None, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [0.5], "y": [1]}), tmp_path / "a.parquet")
+    strict = pa.schema([pa.field("y", pa.int64(), nullable=False), ("x", pa.float64())])
+    pq.write_table(pa.table({"y": [2], "x": [1.5]}, strict), tmp_path / "b.parquet")
+    found = ParquetDataset(str(tmp_path), columns=columns)
+    batch = found.batch(np.array([1, 0]))
+    assert list(batch) == ["x", "y"]
+    assert batch["x"].tolist() == [1.5, 0.5] and batch["y"].tolist() == [2, 1]
+    assert found.rows(np.array([0, 1])) == [{"x": 0.5, "y": 1}, {"x": 1.5, "y": 2}]
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], ["x", "x"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has the column x twice, expected it once"):
+        ParquetDataset(str(tmp_path))
+
+
 def damaged(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[10:400] = bytes(390)
@@ -137,6 +164,7 @@ def test_files_that_cannot_be_used_are_named(
         (pa.array([1, None]), "column x has a row without a value"),
         (pa.array([0, 1], pa.timestamp("s")), "column x has the type timestamp[ms], expected numbers"),
         (pa.array([["a"], ["b"]]), "column x has the type list"),
+        (pa.array([1, 2**63], pa.uint64()), f"column x has the value {2**63}, expected at most {2**63 - 1}"),
     ],
 )
 def test_values_that_are_no_tensors_are_named(tmp_path: Path, values: Any, said: str) -> None:
