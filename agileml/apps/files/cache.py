@@ -108,8 +108,9 @@ class FileCache:
                 left.unlink()
             entries = [each for each in self._entries() if each.folder != reserved.parent]
             held = sum(each.bytes for each in entries)
+            here = sum(each.here_bytes for each in entries)  # without what others have yet to download
             free = shutil.disk_usage(self._folder).free
-            bound = min(self._most_bytes, int(MOST_OF_DISK * (free + held)))
+            bound = min(self._most_bytes, int(MOST_OF_DISK * (free + here)))
             if size > bound:
                 raise InputError(
                     f"data.path: {url} has {size / GIB:.2f} GiB, expected at most the {bound / GIB:.2f} GiB that "
@@ -133,14 +134,17 @@ class FileCache:
                     here = sum(file.st_size for file in files.values())
                     size = max(here, coming.st_size) if coming else here
                     used = [file.st_atime_ns for file in (*files.values(), *([coming] if coming else []))]
-                    found.append(_Entry(folder, size, max(used)))
+                    found.append(_Entry(folder, size, here, max(used)))
         return found
 
 
 @dataclass(frozen=True)
 class _Entry:
+    """bytes: with those that are still to come; here_bytes: without."""
+
     folder: Path
     bytes: int
+    here_bytes: int
     used_ns: int
 
 

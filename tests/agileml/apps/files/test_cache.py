@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,26 @@ def test_a_file_that_is_larger_than_the_bound_is_one_sentence(tmp_path: Path) ->
     ):
         far.held("a")
     assert not files(tmp_path) and not list(tmp_path.rglob("*.part"))
+
+
+def test_room_that_another_download_will_fill_is_not_taken_for_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=1000 - sum(file.stat().st_size for file in folder.rglob("file")))
+
+    monkeypatch.setattr("agileml.apps.files.cache.shutil.disk_usage", disk)
+    Far(tmp_path, 10_000, size=500).read("o")
+
+    def download(to: Path) -> bool:
+        Far(tmp_path, 10_000, size=300).read("a")  # another process, before this one has written anything
+        to.write_bytes(b"b" * 400)
+        return True
+
+    held = FileCache(tmp_path, 10_000).held("s3://b/b", "b", "file", 400, download)
+    assert held is not None
+    held.close()
+    assert files(tmp_path) == {"a", "b"}, "1,200 bytes do not fit"
 
 
 def test_a_download_that_fails_leaves_nothing_and_another_version_is_none(tmp_path: Path) -> None:
