@@ -16,6 +16,7 @@ from agileml.apps.files.places import WILD, DataFile, Files, is_address
 from agileml.apps.files.s3 import S3Files
 
 AT_ONCE = 16  # ends of files that are asked for at a time
+MOST_OF_A_NAME = 200  # bytes: a file system takes 255, and a presigned address has more
 
 
 def fetched(url: str, cache: FileCache | None = None) -> HeldFile:
@@ -32,7 +33,9 @@ def held_file(file: DataFile, cache: FileCache) -> HeldFile | None:
         path = Path(file.url)
         return HeldFile(path) if _local(path).version == file.version else None
     key = hashlib.sha256(f"{file.url} {file.version}".encode()).hexdigest()[:24]
-    name = file.name.lstrip(".") or "data"  # an address may end with a slash or dots
+    name = file.name.lstrip(".")  # an address may end with a slash or dots
+    if not name or len(os.fsencode(name)) > MOST_OF_A_NAME:
+        name = "data"
     try:
         return cache.held(file.url, key, name, file.bytes, lambda to: files_of(file.url).download(file, to))
     except OSError as error:
@@ -47,8 +50,10 @@ def data_files(paths: str | Sequence[str], suffix: str) -> tuple[DataFile, ...]:
     found: list[DataFile] = []
     for named in [paths] if isinstance(paths, str) else paths:
         path = named.removeprefix("file://")
-        is_folder = path.endswith("/") or (not is_address(path) and Path(path).is_dir())
-        pattern = f"{path.rstrip('/')}/*{suffix}" if is_folder else path
+        is_here = not is_address(path) and os.path.exists(path)
+        pattern = glob.escape(path) if is_here else path  # a name may have brackets
+        if path.endswith("/") or (is_here and os.path.isdir(path)):
+            pattern = f"{pattern.rstrip('/')}/*{suffix}"
         these = sorted(_matching(pattern), key=lambda file: file.url)
         if not these:
             raise InputError(f"data.path: {path} has no files, expected one or more like *{suffix}")

@@ -33,6 +33,13 @@ def test_folders_patterns_and_lists_name_files_in_a_fixed_order(folder: Path) ->
     assert names("train/b.parquet", "train/[ac].parquet") == ["b.parquet", "a.parquet"]
 
 
+def test_a_folder_and_a_file_may_have_brackets_in_their_names(folder: Path) -> None:
+    odd = (folder / "train").rename(folder / "train [v2]*")
+    assert names(str(odd)) == names("train [v2]*/") == ["a.parquet", "b.parquet"]
+    (odd / "b.parquet").rename(odd / "[b].parquet")
+    assert names("train [v2]*/[b].parquet") == ["[b].parquet"]
+
+
 def test_fsspec_names_the_same_files_and_fetches_them_once(folder: Path) -> None:
     system = fsspec.filesystem("memory")
     for file in (folder / "train").rglob("*.parquet"):
@@ -50,8 +57,14 @@ def test_fsspec_names_the_same_files_and_fetches_them_once(folder: Path) -> None
     assert data_file("memory://bucket/train/a.parquet").read_bytes() == b"another"
 
 
-@pytest.mark.parametrize("address", ["memory://bucket/one/", "memory://bucket/.one", "memory://bucket/.lock"])
-def test_an_address_may_end_with_a_slash_and_a_name_begin_with_a_dot(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("memory://bucket/one/", "memory://bucket/.one", "memory://bucket/.lock"),
+        "memory://bucket/one?X-Amz-Signature=" + 300 * "0",
+    ],
+)
+def test_an_address_may_end_in_what_no_file_here_can_be_called(address: str, tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe_file(address.removeprefix("memory:/").rstrip("/"), b"content")
     held = held_file(files_of(address).one(address), FileCache(tmp_path / "cache"))
     assert held is not None and held.path.read_bytes() == b"content"
