@@ -77,7 +77,7 @@ class KMeans(Application):
     @cached_property
     def mean(self) -> Array:
         """The mean of the training items, float64. Distances are taken from it, or large offsets would drown them."""
-        return self.data.scaled(self.data.train).mean(axis=0, dtype=np.float64)
+        return self.data.unrounded(self.data.train).mean(axis=0, dtype=np.float64)
 
     def tables(self) -> Sequence[Table]:
         columns = self.data.train.shape[1] + 1
@@ -94,15 +94,17 @@ class KMeans(Application):
         most = max(self.model.initial_items, self.model.clusters)
         some = rng.permutation(len(data.train))[:most]
         seed = int(rng.integers(2**31))
+        items = data.unrounded(data.train[some])
+        near = items if items.dtype == np.float32 else items - self.mean  # scikit-learn takes them from zero
         with single_threaded():
-            centres, _ = kmeans_plusplus(data.scaled(data.train[some]), table.rows, random_state=seed)
-        return np.concatenate([centres, np.ones((table.rows, 1))], axis=1, dtype=np.float64)
+            _, chosen = kmeans_plusplus(near, table.rows, random_state=seed)
+        return np.concatenate([items[chosen], np.ones((table.rows, 1))], axis=1, dtype=np.float64)
 
     def load(self, slice_index: int) -> PointSlice:
         data = self.data
         order = self.settings.rng(Draw.SHUFFLE).permutation(len(data.train))
         mine = order[share_of(len(order), slice_index, self.settings)]
-        features = (data.scaled(data.train[mine]) - self.mean).astype(np.float32)
+        features = (data.unrounded(data.train[mine]) - self.mean).astype(np.float32)
         return PointSlice(features, squared_lengths(features))
 
     def warm_up(self) -> None:
@@ -139,7 +141,7 @@ class KMeans(Application):
         metrics = {}
         for name, items in (("train", data.train), ("test", data.test)):
             if len(items):
-                features = (data.scaled(items) - self.mean).astype(np.float32)
+                features = (data.unrounded(items) - self.mean).astype(np.float32)
                 found = nearest(centres, features, squared_lengths(features))
                 metrics[f"{name}_inertia"] = float(found.distances.sum(dtype=np.float64))
                 if name == "train":

@@ -74,14 +74,20 @@ ItemsSection = Digits | NpzFile | Blobs
 
 
 class Scaled:
-    """Items of which a feature is used as (stored - `offset`) / `scale`, both float32 vectors over the features."""
+    """Items of which a feature is used as (stored - `offset`) / `scale`, both float64 vectors over the features."""
 
     offset: Array
     scale: Array
 
     def scaled(self, items: Array) -> Array:
         """Stored items as float32 features."""
-        return (items.astype(np.float32) - self.offset) / self.scale
+        return self.unrounded(items).astype(np.float32, copy=False)
+
+    def unrounded(self, items: Array) -> Array:
+        """Stored items as features, in float64 where float32 cannot hold what is stored: a time in seconds is rounded
+        by minutes there."""
+        kind = np.float32 if np.can_cast(items.dtype, np.float32) else np.float64
+        return (items.astype(kind) - self.offset.astype(kind)) / self.scale.astype(kind)
 
 
 @dataclass(frozen=True)
@@ -161,10 +167,13 @@ def scaling(items: Array, section: ItemsSection) -> tuple[Array, Array]:
     if not section.standardize:
         is_image = isinstance(section, NpzFile) and items.dtype == np.uint8
         unit = 16.0 if isinstance(section, Digits) else 255.0 if is_image else 1.0
-        return np.zeros(features, np.float32), np.full(features, unit, np.float32)
-    spread = items.std(axis=0, dtype=np.float64)
-    spread[spread == 0] = 1.0  # a constant feature becomes 0
-    return items.mean(axis=0, dtype=np.float64).astype(np.float32), spread.astype(np.float32)
+        return np.zeros(features), np.full(features, unit)
+    mean, spread = items.mean(axis=0, dtype=np.float64), items.std(axis=0, dtype=np.float64)
+    # A constant feature becomes 0. Its mean and deviation may be off by rounding.
+    is_constant = items.min(axis=0) == items.max(axis=0)
+    mean[is_constant] = items[0, is_constant]
+    spread[is_constant | (spread == 0)] = 1.0
+    return mean, spread
 
 
 def _as_classes(labels: Array, known: Array, name: str) -> Array:

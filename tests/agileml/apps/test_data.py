@@ -199,6 +199,30 @@ def test_npz_with_its_own_test_items_keeps_them(tmp_path: Path) -> None:
     np.testing.assert_allclose(features.std(axis=0), 1, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.int32])
+def test_features_far_from_zero_are_standardized_before_they_are_rounded(tmp_path: Path, kind: type) -> None:
+    # As times in seconds, of which float32 has one in two minutes.
+    items = (1.7e9 + np.random.default_rng(0).normal(0, 30, (100, 2))).astype(kind)
+    data = load_labelled(
+        Settings({"path": save(tmp_path, x=items, y=np.arange(100) % 2), "standardize": True})
+    )
+    train = data.train_items.astype("f8")
+    expected = (train - train.mean(axis=0)) / train.std(axis=0)
+    found = data.scaled(data.train_items)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_constant_feature_becomes_0_though_its_mean_is_rounded(tmp_path: Path) -> None:
+    items = np.stack([np.full(1000, 0.1), np.arange(1000) * 1.0], axis=1)
+    assert items[:, 0].std() > 0, "by rounding"
+    test = np.array([[0.2, 0.0]])
+    path = save(tmp_path, x_train=items, y_train=np.arange(1000) % 2, x_test=test, y_test=np.zeros(1, int))
+    data = load_labelled(Settings({"path": path, "standardize": True}))
+    assert not data.scaled(data.train_items)[:, 0].any()
+    assert data.scaled(data.test_items)[0, 0] == pytest.approx(0.1)
+
+
 BAD_ARRAYS: list[tuple[dict[str, Any], str]] = [
     ({"a": IMAGES}, "has the arrays a, expected a pair of x_train, y_train; "),
     ({}, "has the arrays none"),

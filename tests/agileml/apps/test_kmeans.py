@@ -96,14 +96,15 @@ def test_the_loss_of_a_clock_is_the_inertia_of_its_items(mode: str) -> None:
         assert seen[2][0] == pytest.approx(before, rel=1e-5)
 
 
-def test_large_offsets_do_not_drown_distances(tmp_path: Path) -> None:
+@pytest.mark.parametrize("far", [1e4, 1e9])  # float32 has one of 64 numbers at the second
+def test_large_offsets_do_not_drown_distances(far: float, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     items = np.repeat([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]], 100, axis=0) + rng.normal(0, 0.3, (300, 2))
-    np.savez(tmp_path / "far.npz", x=items + 1e4)
+    np.savez(tmp_path / "far.npz", x=items + far)
     app = KMeans(
         Settings({"kind": "npz", "path": str(tmp_path / "far.npz"), "test_fraction": 0}, {"clusters": 3})
     )
-    centres = centres_of(train(app, 20)["clusters"]) - 1e4
+    centres = centres_of(train(app, 20)["clusters"]) - far
     np.testing.assert_allclose(sorted(centres.round().tolist()), [[0, 0], [0, 3], [3, 0]], atol=1e-6)
 
 
