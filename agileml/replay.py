@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 from agileml.config.job import JobConfig
@@ -90,7 +90,8 @@ def stretches(log: Log) -> list[Stretch]:
     found = []
     for windows in by_epoch.values():
         machines = tuple(sorted({name for window in windows for name in window.by_machine}))
-        units = max(_units(window) / window.clocks for window in windows)
+        # Of most clocks: what is computed again, or by a helper and by the helped machine, is counted twice.
+        units = mode(_units(window) / window.clocks for window in windows)
         whole = _with_all(windows, machines, units)
         if len(machines) > 1 and len(whole) >= LEAST_WINDOWS:
             clocks = sum(window.clocks for window in whole)

@@ -92,6 +92,16 @@ def test_a_machine_that_drew_nothing_for_a_clock_is_still_there() -> None:
     assert stretch.seconds == pytest.approx(12 * (1 + MESSAGES_S))
 
 
+def test_a_clock_in_which_a_helper_computed_units_in_vain_is_left_out() -> None:
+    found = log([[10, 20, 30]], 12)
+    event = found[10].event
+    assert isinstance(event, WorkDone)
+    work = {**event.by_machine, "m2": Work(15, 15 / 30, 0.5)}  # 5 of them are those of m0
+    found[10] = Logged(found[10].t_s, WorkDone(event.epoch, event.clock, event.clocks, work))
+    (stretch,) = stretches(found)
+    assert (stretch.clocks, stretch.units) == (11, 30)
+
+
 def test_a_log_without_work_is_one_sentence() -> None:
     with pytest.raises(ReplayError, match="no stretch of clocks with the same two machines or more"):
         replay(log([[10]], 9), CONFIG, ["lbbsp"])
