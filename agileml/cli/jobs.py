@@ -121,7 +121,8 @@ def submit(
 
         ask_to_submit(job, yes=yes)
     with sentences():
-        server = server_at(address or job.address)
+        # `auto` in a config is the cluster that the job runs in, wherever that is: no address of it from here.
+        server = server_at(address or (None if job.address == "auto" else job.address))
         from importlib.metadata import version
 
         from agileml.cluster.job_server import CONFIG, OURS, STOP_WAIT_S, WATCH

@@ -209,3 +209,33 @@ def test_what_cannot_be_done_is_one_sentence(
     said = capsys.readouterr().err
     assert said.startswith("proteus: " + sentence.format(**names)), said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("in_config", "option", "asked"),
+    [
+        ("auto", None, "http://named:8265"),
+        (None, None, "http://named:8265"),
+        ("10.0.0.5:6379", None, "10.0.0.5:6379"),
+        ("auto", "10.0.0.6:6379", "10.0.0.6:6379"),
+    ],
+)
+def test_a_job_goes_to_the_cluster_that_the_environment_names(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    in_config: str | None,
+    option: str | None,
+    asked: str,
+) -> None:
+    """Also where the config says `auto`, as that of every job on a cloud does."""
+
+    def find(address: str) -> str:
+        raise ClusterError(f"asked {address}")
+
+    monkeypatch.setattr("agileml.cluster.job_server.find_server", find)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://named:8265")
+    (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "address": in_config}))
+    with pytest.raises(SystemExit):
+        main(["submit", str(tmp_path / "job.yaml"), *(["--address", option] if option else [])])
+    assert f"asked {asked}\n" in capsys.readouterr().err
