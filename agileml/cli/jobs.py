@@ -106,16 +106,9 @@ def submit(
     restarts: Restarts = None,
 ) -> None:
     """Run a job on a cluster; this computer may be switched off. Uploads the working folder and prints the job's id."""
-    from agileml.cli.run import with_options
-    from agileml.config.job import load
-    from agileml.config.text import ConfigError
-
     most = most_restarts(restarts, supervise=supervise)
     flags = tuple(settings or ())
-    try:
-        job = with_options(load(config, flags), out=out, address=None, stage=stage)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
+    job = _job_to_submit(config, flags, out, stage)
     if job.market is not None:
         from agileml.cli.market_preview import ask_to_submit
 
@@ -141,6 +134,21 @@ def submit(
     print(order.id, flush=True)
     typer.echo(f"follow it: proteus logs -f {where} (or watch, on a page)", err=True)
     typer.echo(f"end it:    proteus stop {where}", err=True)
+
+
+def _job_to_submit(config: Path, flags: tuple[str, ...], out: str | None, stage: str | None) -> JobConfig:
+    """The job that a config describes. Raises BadParameter, also for what the head would refuse."""
+    from agileml.cli.run import with_options
+    from agileml.cluster.submission import settled
+    from agileml.config.job import load
+    from agileml.config.text import ConfigError
+
+    try:
+        job = with_options(load(config, flags), out=out, address=None, stage=stage)
+        settled(job, config.stem, Path.home())
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    return job
 
 
 def submitted(

@@ -25,7 +25,7 @@ from agileml.config.machines import MachinesConfig, PaceConfig
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
 from agileml.config.pipeline import PipelineConfig, check_pipeline
-from agileml.config.plan import MachineCounts, Plan, check_speeds, machines_over_time
+from agileml.config.plan import MachineCounts, Plan, check_faults, machines_over_time
 from agileml.config.pool import check_pool
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.supersteps import check_supersteps
@@ -298,7 +298,7 @@ class JobConfig(Section):
         reliable = self.machines.reliable
         start = self.start if self.market is None else MachineCounts(reliable, most - reliable)  # at most
         machines_over_time(self.plan, start, most, self.clocks)
-        check_speeds(self.plan, self.pace.unit_s)
+        check_faults(self.plan, self.pace.unit_s, self.address if self.market is None else None)
         if self.pace.unit_s and getattr(self.market, "paced", False):
             raise ConfigError(
                 f"found {self.pace.unit_s:g} with market.paced, expected one of them", key=("pace", "unit_s")

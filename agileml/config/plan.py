@@ -321,9 +321,22 @@ def machines_over_time(
     return history
 
 
-def check_speeds(plan: Sequence[EventConfig], unit_s: float) -> None:
-    """Raise ConfigError for a speed that a machine cannot have: more than its own without `pace.unit_s`."""
+KILLING = ("kill", "kill_many", "kill_reliable", "freeze")  # what happens to the whole machine
+
+
+def check_faults(plan: Sequence[EventConfig], unit_s: float, cluster: str | None) -> None:
+    """Raise ConfigError for a fault that cannot be carried out.
+
+    That is a speed of more than a machine's own, without `pace.unit_s`; and a whole machine that is killed or frozen
+    in a cluster that others run, whose address is `cluster`.
+    """
     for index, event in enumerate(plan):
+        if cluster is not None and event.kind in KILLING:
+            raise ConfigError(
+                f"found {event.kind} with an address, expected no {', '.join(KILLING[:-1])} or {KILLING[-1]}: a run "
+                "neither kills nor freezes machines of a cluster that others run",
+                key=("plan", index),
+            )
         if isinstance(event, SpeedConfig) and event.speed > 1 and not unit_s:
             raise ConfigError(
                 f"found {event.speed:g} without pace.unit_s, expected at most 1: a machine cannot be faster than it is",

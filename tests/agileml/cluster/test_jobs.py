@@ -239,3 +239,13 @@ def test_a_job_goes_to_the_cluster_that_the_environment_names(
     with pytest.raises(SystemExit):
         main(["submit", str(tmp_path / "job.yaml"), *(["--address", option] if option else [])])
     assert f"asked {asked}\n" in capsys.readouterr().err
+
+
+def test_a_plan_that_the_head_would_refuse_is_not_submitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "plan": [{"at_clock": 2, "kill": 1}]}))
+    with pytest.raises(SystemExit) as left:
+        main(["submit", str(tmp_path / "job.yaml"), "--address", "http://127.0.0.1:1"])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("proteus: plan[0]: found kill with an address, expected no")

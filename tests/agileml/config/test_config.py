@@ -211,6 +211,11 @@ MISTAKES = [
     ("plan: [{at_clock: 3, speed: 0.5, machine: 1}]", ":3: plan[0].machine: found 1, expected text"),
     ("plan: [{at_clock: 3, speed: 0.5, machine: a}]", ":3: plan[0].machine: found 'a', expected the name of a machine"),
     ("plan: [{at_clock: 3, speed: 2, machine: m1}]", ":3: plan[0].speed: found 2 without pace.unit_s"),
+    (
+        "plan: [{at_clock: 3, join: 1}, {at_clock: 4, kill: 1}]\naddress: auto",
+        ":3: plan[1]: found kill with an address, expected no kill, kill_many, kill_reliable or freeze: a run neither",
+    ),
+    ("plan: [{at_clock: 4, freeze: 1, seconds: 1}]\naddress: 10.0.0.5:6379", ":3: plan[0]: found freeze with an"),
     ("pace: {unit_s: -1}", ":3: pace.unit_s: found -1, expected at least 0"),
     ("pace: {speeds: {m1: 0}}", ":3: pace.speeds.m1: found 0, expected more than 0"),
     ("pace: {speeds: {m1: 2}}", ":3: pace.speeds.m1: found 2 without unit_s, expected at most 1"),
@@ -565,3 +570,16 @@ def test_helping_is_a_switch_or_its_settings() -> None:
     assert from_values({**BASE, "helping": True}).helping == HelpingConfig()
     tuned = from_values({**BASE, "helping": {"group_size": 2, "replication": 0.25}})
     assert tuned.helping == HelpingConfig(group_size=2, replication=0.25)
+
+
+def test_a_plan_in_a_cluster_of_others_does_what_harms_no_machine_of_theirs() -> None:
+    gentle = [
+        {"at_clock": 1, "join": 1},
+        {"at_clock": 2, "notice": 1},
+        {"at_clock": 3, "kill_controller": True},
+    ]
+    gentle += [{"at_clock": 4, "slow": 1, "seconds": 1}, {"at_clock": 5, "cut": 1, "seconds": 1}]
+    assert len(from_values({**BASE, "plan": gentle, "address": "auto"}).plan) == 5
+    job = from_values({**BASE, "plan": [{"at_clock": 1, "kill": 1}]})
+    with pytest.raises(ConfigError, match=r"^plan\[0\]: found kill with an address"):
+        job.changed(address="auto")  # as --address does
