@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from agileml.config.section import Positive, Section, one_of
-from agileml.config.text import ConfigError
+from agileml.config.text import ConfigError, show
 from bidbrain.aws.site import Site
 from bidbrain.kubernetes.site import PodSite
 
@@ -104,6 +104,18 @@ class AvailabilityMarketConfig(LocalMarketConfig):
     availability: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     start_hours: Annotated[float, Field(ge=0)] = 0.0
     spot_share: Positive = 0.3
+
+    @model_validator(mode="after")
+    def _says_nothing_in_vain(self) -> Self:
+        """A recording of capacity names its pools, and has no types and prices: those would be passed over."""
+        for key in ("types", "zones", "reliable_type", "on_demand", "vcpus", "min_delta"):
+            if found := getattr(self, key):
+                raise ConfigError(
+                    f"found {show(found)} with kind availability, expected it left out: a node of a recorded pool has "
+                    "one vCPU, and costs 1 $/h on demand",
+                    key=(key,),
+                )
+        return self
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,14 @@ MISTAKES = [
     ("pace: {speeds: {m1: 2}}", ":3: pace.speeds.m1: found 2 without unit_s, expected at most 1"),
     ("pace: {speeds: {spot: 0.5}}", ":3: pace.speeds.spot: found 'spot', expected the name of a machine: m0, m1"),
     (
+        "market:\n  {kind: availability, availability: [a.json], job_vcpus: 4, job_hours: 1, types: [c5.xlarge]}",
+        ":4: market.types: found the list ['c5.xlarge'] with kind availability, expected it left out: a node of a",
+    ),
+    (
+        "market:\n  {kind: availability, availability: [a.json], job_vcpus: 4, job_hours: 1, min_delta: 0.01}",
+        ":4: market.min_delta: found 0.01 with kind availability, expected it left out",
+    ),
+    (
         "market: {job_vcpus: 4, job_hours: 1}\nplan: [{at_clock: 3, kill_controller: true}, {at_clock: 4, kill: 1}]",
         ":4: plan[1]: found kill beside a market, expected disk_full, kill_controller or slow: the market alone",
     ),
