@@ -40,7 +40,7 @@ Supervise = Annotated[
     bool,
     typer.Option(
         "--supervise",
-        help="Start the run again from its newest checkpoint when its process or Ray's head dies.",
+        help="Start it again from its newest checkpoint when its process, Ray's head or all reliable machines die.",
     ),
 ]
 MOST_RESTARTS = 10
