@@ -413,8 +413,8 @@ class Application(ABC):
     ) -> Updates | None:
         """The summed updates of several units at once, or None (the default): one by one with `process`.
 
-        Only called when the job is not deterministic. `items[i]` belongs to `units[i]`; `rows` has for each
-        sparse table the union of what the units read, and `parameters` and the updates have these rows.
+        Only called when the job is not deterministic, unless `sums_are_exact`. `items[i]` belongs to `units[i]`; `rows`
+        has for each sparse table the union of what the units read, and `parameters` and the updates have these rows.
         """
         return None
 
@@ -427,8 +427,8 @@ class Application(ABC):
     ) -> list[Updates]:
         """As `process` of each unit from the same parameters, of which `rows` has the rows as in `process_many`.
 
-        Only called in a deterministic job, if `sums_are_exact`, with all units that are computed at once: the engine
-        adds up what is returned, in the order of the units, so one of them may have the sum of all tables.
+        Called in place of `process_many` if `sums_are_exact`, in a deterministic job too. The engine adds up all that
+        is returned, in the order of the units, so one of them may have the sum of all tables.
         """
         raise NotImplementedError
 

@@ -115,6 +115,10 @@ class Bidding:
     grant_delay_s: int = 0
     slot_vcpus: int | None = None
 
+    def slot(self, cap_vcpus: int, share: int) -> int:
+        """The size of a request: as set, or one of so many shares of the cap, and one vCPU at least."""
+        return self.slot_vcpus or max(1, cap_vcpus // share)
+
     @property
     def first_delta(self) -> int:
         """Index of the least delta that may be bid."""

@@ -115,21 +115,7 @@ class Lda(Application):
         return {"topics": piece.word_rows, "assignments": piece.token_rows}
 
     def process(self, unit: Unit, items: DocumentSlice, parameters: Mapping[str, Array]) -> Updates:
-        (piece,), (state,) = self._pieces([unit], [items])
-        return self._sweeps(None, parameters).of_one(piece, state)
-
-    def process_many(
-        self,
-        units: Sequence[Unit],
-        items: Sequence[Any],
-        rows: Mapping[str, Array],
-        parameters: Mapping[str, Array],
-    ) -> Updates:
-        # Apart, for the reason of `most_slack`: units that are computed again may come in other company.
-        found = self.process_each(units, items, rows, parameters)
-        return Updates(
-            found[0].tables, sum(each.loss for each in found), sum(each.examples for each in found)
-        )
+        return self.process_each([unit], [items], self.reads(unit, items), parameters)[0]
 
     def process_each(
         self,
@@ -138,11 +124,10 @@ class Lda(Application):
         rows: Mapping[str, Array],
         parameters: Mapping[str, Array],
     ) -> list[Updates]:
-        return self._sweeps(rows, parameters).apart(*self._pieces(units, items))
-
-    def _sweeps(self, rows: Mapping[str, Array] | None, parameters: Mapping[str, Array]) -> Sweeps:
+        # Apart, also where the order of adding does not count, for the reason of `most_slack`: units that are computed
+        # again may come in other company.
         prior = Prior(self.model.alpha, self.model.beta, self.data[0].word_count)
-        return Sweeps(parameters, rows, prior)
+        return Sweeps(parameters, rows, prior).updates(*self._pieces(units, items))
 
     def _pieces(
         self, units: Sequence[Unit], items: Sequence[DocumentSlice]

@@ -50,9 +50,8 @@ def supervise(
     places = [job.checkpoint.path, resume]
 
     def say(sentence: str) -> None:
-        with suppress(
-            OSError
-        ):  # a full disk, or a terminal that has gone: the run is started again all the same
+        # A full disk, or a terminal that has gone: the run is started again all the same.
+        with suppress(OSError):
             typer.echo(f"proteus: {sentence}", err=True)
 
     base = Path.cwd()

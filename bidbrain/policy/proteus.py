@@ -65,7 +65,7 @@ class Proteus:
         self._deltas = setting.bidding.deltas[setting.bidding.first_delta :]
 
     def slot_vcpus(self, view: MarketView) -> int:
-        return self._setting.bidding.slot_vcpus or max(1, view.job.cap_vcpus // SLOT_SHARE)
+        return self._setting.bidding.slot(view.job.cap_vcpus, SLOT_SHARE)
 
     def decide(self, now_s: int, view: MarketView) -> Decision:
         actions: list[Action] = []

@@ -42,7 +42,7 @@ class Renewal:
         self._deltas = setting.bidding.deltas[setting.bidding.first_delta :]
 
     def slot_vcpus(self, view: MarketView) -> int:
-        return self._setting.bidding.slot_vcpus or max(1, view.job.cap_vcpus // SLOT_SHARE)
+        return self._setting.bidding.slot(view.job.cap_vcpus, SLOT_SHARE)
 
     def _lead_s(self, view: MarketView) -> int:
         return view.job.engine.boot_s + self._setting.bidding.grant_delay_s

@@ -66,7 +66,7 @@ class CompiledSimulator:
             job.work_vcpu_s,
             job.vcpus,
             job.cap_vcpus,
-            setting.bidding.slot_vcpus or max(1, job.cap_vcpus // slot_share),
+            setting.bidding.slot(job.cap_vcpus, slot_share),
             job.phi,
             setting.reference,
             reliable.hourly,

@@ -152,9 +152,8 @@ class StageCompute:
         if not self.code.is_last:
             return outgoing
         assert self._loss is not None
-        draw_from(
-            key, len(self._traced.numbers)
-        )  # a loss may be random, too, behind all operations of the model
+        # A loss may be random, too, behind all operations of the model.
+        draw_from(key, len(self._traced.numbers))
         loss = self._loss(whole_output(self._traced, outgoing), *targets)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__

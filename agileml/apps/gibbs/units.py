@@ -72,25 +72,16 @@ class _Placed:
 class Sweeps:
     """Sweeps over some units, from tables that hold the rows of them all."""
 
-    def __init__(
-        self, parameters: Mapping[str, Array], rows: Mapping[str, Array] | None, prior: Prior
-    ) -> None:
-        """rows: of `topics` and `assignments` that the parameters hold; None: those of the only unit."""
+    def __init__(self, parameters: Mapping[str, Array], rows: Mapping[str, Array], prior: Prior) -> None:
+        """rows: of `topics` and `assignments` that the parameters hold."""
         self._counts, self._before = parameters["topics"], parameters["totals"][0]
         self._assigned = parameters["assignments"].reshape(-1)
         self._moved = np.zeros_like(self._assigned)
         self._rows, self._prior = rows, prior
 
-    def of_one(self, unit: UnitTokens, state: np.uint64) -> Updates:
-        """A unit alone, which sees its own changes."""
-        kind = faster_sampler(self._counts[::ROWS_APART], len(self._counts), len(unit.words))
-        sampler, totals = kind(self._counts, self._prior), self._before.copy()
-        loss = self._swept(sampler.sweep, self._placed(unit), totals, state)
-        return self._updates([sampler], totals - self._before, loss, len(unit.words))
-
-    def apart(self, pieces: Sequence[UnitTokens], states: Sequence[np.uint64]) -> list[Updates]:
-        """As `of_one` of each unit: none sees the changes of another. Those of all are in the first one's updates,
-        as one sum."""
+    def updates(self, pieces: Sequence[UnitTokens], states: Sequence[np.uint64]) -> list[Updates]:
+        """Of each unit, which sees its own changes and none of another. Those of all are in the first one's updates, as
+        one sum."""
         samplers: dict[type[Sampler], Sampler] = {}
         change = np.zeros_like(self._before)
         losses = []
@@ -100,16 +91,17 @@ class Sweeps:
             kind = faster_sampler(some, len(piece.word_rows), len(piece.words))
             if kind not in samplers:
                 samplers[kind] = kind(self._counts, self._prior)
-            totals = self._before.copy()
-            losses.append(self._swept(samplers[kind].sweep_apart, piece, totals, state))
+            sampler, totals = samplers[kind], self._before.copy()
+            sweep = sampler.sweep if len(pieces) == 1 else sampler.sweep_apart
+            losses.append(self._swept(sweep, piece, totals, state))
             change += totals - self._before
-        first = self._updates(list(samplers.values()), change, losses[0], len(pieces[0].words))
+        first = Updates(self._tables(list(samplers.values()), change), losses[0], len(pieces[0].words))
         others = zip(losses[1:], pieces[1:], strict=True)
         return [first, *(Updates({}, loss, len(piece.words)) for loss, piece in others)]
 
     def _placed(self, piece: UnitTokens) -> _Placed:
-        if self._rows is None or not len(piece.words):
-            return _Placed(np.arange(len(piece.word_rows)), piece.words, piece.starts, piece.offset)
+        if not len(piece.words):
+            return _Placed(piece.word_rows, piece.words, piece.starts, piece.offset)
         word_rows = np.searchsorted(self._rows["topics"], piece.word_rows).astype(np.int32)
         first_row = int(np.searchsorted(self._rows["assignments"], piece.token_rows[0]))
         return _Placed(
@@ -126,13 +118,12 @@ class Sweeps:
         self._moved[at] = z - self._assigned[at]
         return loss
 
-    def _updates(self, samplers: Sequence[Sampler], totals: Array, loss: float, tokens: int) -> Updates:
+    def _tables(self, samplers: Sequence[Sampler], totals: Array) -> dict[str, Array]:
         changes = samplers[0].changes()
         for sampler in samplers[1:]:
             changes += sampler.changes()
-        tables = {
+        return {
             "topics": changes,
             "totals": totals[None],
             "assignments": self._moved.reshape(-1, TOKENS_A_ROW),
         }
-        return Updates(tables, loss, tokens)

@@ -247,7 +247,7 @@ class UnitComputer:
         return found
 
     def _leaves(self, inputs: Inputs, numbers: Sequence[int], is_all: bool) -> Iterator[Contribution]:
-        """What each unit adds to the sum of the bundle, of which these are all units or some."""
+        """What each unit adds to a sum, of which these are all units or some."""
         if is_all and self.application.sums_are_exact:
             yield from self._compute_each(inputs, numbers)
         else:
@@ -255,8 +255,10 @@ class UnitComputer:
                 yield self._compute_unit(inputs, number)
 
     def _sum_of(self, inputs: Inputs, numbers: Sequence[int]) -> Contribution:
-        at_once = self._together(inputs, numbers, self.application.process_many) if len(numbers) > 1 else []
-        return at_once[0] if at_once else running_sum(self._compute_unit(inputs, n) for n in numbers)
+        are_several, is_exact = len(numbers) > 1, self.application.sums_are_exact
+        if are_several and not is_exact and (at_once := self._together(inputs, numbers, each=False)):
+            return at_once[0]
+        return running_sum(self._leaves(inputs, numbers, is_all=are_several))
 
     def _reads_of(self, unit: Unit) -> Rows:
         items = self._items[unit.slice]
@@ -296,7 +298,7 @@ class UnitComputer:
             return self._contribution(checked_updates("process", self.layout.tables, rows, updates))
 
     def _compute_each(self, inputs: Inputs, numbers: Sequence[int]) -> list[Contribution]:
-        found = self._together(inputs, numbers, self.application.process_each)
+        found = self._together(inputs, numbers, each=True)
         if len(found) != len(numbers):
             problem = (
                 f"process_each() returned {len(found)} updates, expected one for each of {len(numbers)} units"
@@ -304,10 +306,9 @@ class UnitComputer:
             raise UnitError(_place_of(inputs.reads.clock, numbers), problem)
         return found
 
-    def _together(
-        self, inputs: Inputs, numbers: Sequence[int], process: Callable[..., Any]
-    ) -> list[Contribution]:
-        """What `process` returns for several units in one call: nothing, their sum, or a list."""
+    def _together(self, inputs: Inputs, numbers: Sequence[int], *, each: bool) -> list[Contribution]:
+        """What the application computes of several units in one call: that of each, or their sum, or nothing."""
+        process = self.application.process_each if each else self.application.process_many
         clock = inputs.reads.clock
         units = [self.unit(clock, number) for number in numbers]
         rows = inputs.reads.rows
@@ -317,9 +318,9 @@ class UnitComputer:
         parameters = self._parameters(inputs, rows)
         with blamed(_place_of(clock, numbers)):
             found = process(units, items, rows, parameters)
-            several = found if isinstance(found, list | tuple) else [] if found is None else [found]
-            checked = [checked_updates(process.__name__, self.layout.tables, rows, each) for each in several]
-            return [self._contribution(each) for each in checked]
+            several = found if each and isinstance(found, list) else [] if found is None else [found]
+            checked = [checked_updates(process.__name__, self.layout.tables, rows, one) for one in several]
+            return [self._contribution(one) for one in checked]
 
     def _contribution(self, updates: CheckedUpdates) -> Contribution:
         """The updates of whole tables. Splitting them after the addition gives the same sums."""

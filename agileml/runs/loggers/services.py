@@ -25,12 +25,8 @@ from agileml.runs.supervision import read_supervision
 PROJECT = "proteus"  # of W&B, and experiment of MLflow, unless the environment names another
 FLUSH_S = 1.0
 END_S = 30.0  # for the rest of the series, once the run is over
-MOST_METRICS, MOST_PARAMETERS, MOST_TEXT, MOST_NAME = (
-    1000,
-    100,
-    6000,
-    250,
-)  # of a request to MLflow, by its rules
+# Of a request to MLflow, by its rules.
+MOST_METRICS, MOST_PARAMETERS, MOST_TEXT, MOST_NAME = 1000, 100, 6000, 250
 MOST_WAITING = 200_000  # metrics that wait for a server that does not answer
 
 

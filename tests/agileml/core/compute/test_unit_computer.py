@@ -221,6 +221,9 @@ def test_units_whose_sums_are_exact_are_computed_at_once_if_none_is_given_away(t
         return
     some, alone = run(work, values, 2, [0b1111, 1 << 6])
     assert (some[0].loss, some[0].examples) == (2.5, 5)
+    loose, other = make(Each, deterministic=False)
+    ((both, *_),) = run(loose, other, 2, [0b1101])
+    assert (both.loss, both.examples) == (2.0, 4), "in a job whose order of adding does not count, too"
     assert (whole(work, some)["sparse"].max(), alone[0].loss) == (4, 103)
     reads = work.reads(2, [0b1111])
     inputs = work.assemble(reads, pull(work, values, reads.by_partition))
