@@ -22,6 +22,30 @@ Ranges = Sequence[tuple[int, int]]  # of a flat table: ascending, [start, stop)
 Parts = Sequence[tuple[int, Array]]  # of a flat table: where each part begins, and its elements
 
 
+class DeviceVector(ABC):
+    """Updates of a resident table, flat, in the memory of a device, such as a gradient on a GPU.
+
+    The engine cuts and adds them where they are, and hands them to the collectives of the machine and to its replica.
+    It never reads their numbers.
+    """
+
+    size: int
+    nbytes: int
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def __getitem__(self, at: slice) -> DeviceVector:
+        """Some elements, in the same memory."""
+
+    @abstractmethod
+    def add(self, other: DeviceVector) -> None:
+        """Add the elements of a vector of this size, in place."""
+
+    @abstractmethod
+    def joined(self, pieces: Sequence[DeviceVector]) -> DeviceVector:
+        """The elements of vectors on this device, one after the other: without a copy where they are neighbours."""
+
+
 class Update(Enum):
     """How the engine uses the summed updates of a clock."""
 
@@ -114,13 +138,14 @@ class Unit:
 class Updates:
     """The result of a unit. `tables` maps a table's name to an array of updates in the table's dtype.
 
-    A dense table's array has the table's shape. A sparse table's array has one row for each row that `reads` named, in
+    A dense table's array has the table's shape; a resident table's may be a DeviceVector of all its elements, in a
+    process that has the replica. A sparse table's array has one row for each row that `reads` named, in
     that order, or for each in `rows[name]`, some of these. Tables without an entry are not updated. `loss` is a sum
     over `examples` examples.
     `metrics`: of some names in `Application.metrics()`, a weighted sum over what the unit evaluated, and its weight.
     """
 
-    tables: Mapping[str, Array]
+    tables: Mapping[str, Array | DeviceVector]
     loss: float = 0.0
     examples: int = 0
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -141,6 +166,8 @@ class Settings:
     clocks_per_pass: int = 1
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     units_per_slice: int = 1
+    is_deterministic: bool = False  # a unit gives the same bits each time
+    is_alone: bool = False  # there is one machine at most: nobody waits for its sums or compares its seconds
     is_staged: bool = False  # units go through the stages of a pipeline: compute as those do, bit for bit
 
     def rng(self, *key: int) -> np.random.Generator:
@@ -204,13 +231,13 @@ class Replica(Protocol):
         Units may be computed meanwhile; a `step` or `place` that would change the values waits until they are copied.
         """
 
-    def step(self, clock: int, updates: Mapping[str, Array]) -> None:
+    def step(self, clock: int, updates: Mapping[str, Array | DeviceVector]) -> None:
         """Take the step of `clock` (0-based) along the summed updates, each flat and whole. They may be overwritten.
 
         A replica that steps some ranges alone leaves their new values there in the updates.
         """
 
-    def complete(self, updates: Mapping[str, Array]) -> None:
+    def complete(self, updates: Mapping[str, Array | DeviceVector]) -> None:
         """Take the new values of all other ranges from the updates that `step` had, where other replicas left them."""
 
 
@@ -437,7 +464,7 @@ class Application(ABC):
         units: Sequence[Unit],
         items: Sequence[Any],
         parameters: Mapping[str, Array],
-        ready: Callable[[str, Array, int, int], None],
+        ready: Callable[[str, Array | DeviceVector, int, int], None],
     ) -> Updates | None:
         """As `process` or `process_many`, reporting final elements on the way; None (the default): not supported.
 

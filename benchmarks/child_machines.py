@@ -121,8 +121,9 @@ class Engine:
         }
 
 
-def serve_machine(pipe: Connection, rank: int) -> None:
-    """One machine after the other, as the parent says, until None comes."""
+def serve_machine(pipe: Connection, rank: int, memory_mb: Callable[[], float] | None = None) -> None:
+    """One machine after the other, as the parent says, until None comes. memory_mb: measures the memory that a run
+    took; by default the process' own."""
     torch.set_num_threads(1)
     torch.nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
     idle = resident_mb()["rss"]
@@ -135,7 +136,7 @@ def serve_machine(pipe: Connection, rank: int) -> None:
         pipe.send(machine.address)
         pipe.recv()
         machine.stop()
-        pipe.send((clock.stop(), resident_mb()["peak"] - idle))
+        pipe.send((clock.stop(), memory_mb() if memory_mb else resident_mb()["peak"] - idle))
         del machine, spec, asked
         gc.collect()  # else a machine's arrays, which refer to each other, stay until the next ones fill the memory
 

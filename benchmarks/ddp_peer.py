@@ -1,5 +1,9 @@
-"""The peer of bench_ddp: one process of a DistributedDataParallel group over gloo, told by its parent what to train."""
+"""The peer of bench_ddp and bench_gpu: one process of a DistributedDataParallel group, told what to train.
 
+Over gloo on CPUs, over NCCL on GPUs.
+"""
+
+import gc
 import os
 import time
 from dataclasses import dataclass
@@ -87,10 +91,21 @@ def resident_mb() -> dict[str, float]:
     return {key: int(fields[name].split()[0]) / 1e3 for key, name in (("rss", "VmRSS"), ("peak", "VmHWM"))}
 
 
-def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list[tuple[float, float]]:
+def device_mb() -> float:
+    """The most memory of the GPU that tensors of this process took since the last call, in MB."""
+    gc.collect()
+    most = torch.cuda.max_memory_allocated() / 1e6
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return most
+
+
+def steps_of(
+    task: Task, options: Options | None, steps: int, rank: int, device: str = "cpu"
+) -> list[tuple[float, float]]:
     """Seconds and CPU seconds of this process of each step. `options` None: the model alone, no exchange."""
     torch.manual_seed(0)
-    module: nn.Module = task.build()
+    module: nn.Module = task.build().to(device)
     if options is not None:
         module = DistributedDataParallel(module, **options.keywords())
     optimizer = task.training.optimizer(
@@ -102,8 +117,9 @@ def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list
     for step in range(steps):
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         at = slice(step % starts * task.batch, (step % starts + 1) * task.batch)
-        with torch.autocast("cpu", torch.bfloat16, enabled=task.training.autocast):
-            loss = nn.functional.cross_entropy(module(x[at]), y[at])
+        inputs, targets = (column[at].to(device) for column in (x, y))
+        with torch.autocast(device, torch.bfloat16, enabled=task.training.autocast):
+            loss = nn.functional.cross_entropy(module(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         if task.training.clip_norm is not None:
@@ -114,16 +130,19 @@ def steps_of(task: Task, options: Options | None, steps: int, rank: int) -> list
     return seconds
 
 
-def serve(pipe: Connection, rank: int, world: int, port: int) -> None:
-    """Answer (task, options, steps) with (seconds and CPU seconds of each step, memory) until None comes."""
+def serve(pipe: Connection, rank: int, world: int, port: int, device: str = "cpu") -> None:
+    """Answer (task, options, steps) with (seconds and CPU seconds of each step, memory in MB) until None comes. The
+    memory is the device's where that is a GPU."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
     nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
     idle = resident_mb()["rss"]
     while (asked := pipe.recv()) is not None:
         task, options, steps = asked
         dist.barrier()
-        seconds = steps_of(task, options, steps, rank)
-        pipe.send((seconds, resident_mb()["peak"] - idle))
+        seconds = steps_of(task, options, steps, rank, device)
+        pipe.send((seconds, device_mb() if device == "cuda" else resident_mb()["peak"] - idle))
     dist.destroy_process_group()

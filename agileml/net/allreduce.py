@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from agileml.application import Array
+from agileml.application import Array, DeviceVector
 from agileml.core.protocol.commands import (
     Abandon,
     Broken,
@@ -33,7 +33,7 @@ from agileml.core.protocol.commands import (
     Reduce,
     Reduced,
 )
-from agileml.net.collectives import Collectives, GroupMember, PendingSum
+from agileml.net.collectives import Collectives, GroupMember, PendingSum, Term
 
 Report = Callable[[Met | Reduced | Gathered | Broken], None]
 
@@ -145,7 +145,7 @@ class _Sum:
     """A command and the collectives that carry it out. blocks: of a sum."""
 
     asked: Reduce | Gather
-    blocks: tuple[Array, ...]
+    blocks: tuple[Array | DeviceVector, ...]
     # With partition 0: loss, examples, pauses, and metrics, and each machine's seconds if asked.
     facts: torch.Tensor | None
     works: list[PendingSum] = field(default_factory=list)
@@ -248,15 +248,15 @@ class _Group:
 
     def _begun(self, command: Reduce) -> _Sum:
         """Start the collectives of a command; a group of one needs none."""
-        blocks = tuple(block if block.flags.writeable else block.copy() for block in command.blocks)
+        blocks = tuple(_writeable(block) for block in command.blocks)
         facts = None
         if command.partition == 0:
             facts = self._facts(command)
         found = _Sum(command, blocks, facts)
         if self._process_group is not None:
-            tensors = [torch.from_numpy(block.reshape(-1)) for block in blocks if block.size]
-            tensors += [] if facts is None else [facts]
-            found.works = self._collectives.begin(self._process_group, tensors)
+            terms = [Term.of(block) for block in blocks if block.size]
+            terms += [] if facts is None else [Term(facts)]
+            found.works = self._collectives.begin(self._process_group, terms)
         return found
 
     def _sent(self, command: Gather) -> _Sum:
@@ -264,7 +264,7 @@ class _Group:
         found = _Sum(command, (), None)
         if self._process_group is not None:
             parts = [
-                (self.member.group.index(name), torch.from_numpy(array))
+                (self.member.group.index(name), Term.of(array))
                 for name, arrays in command.parts
                 for array in arrays
             ]
@@ -298,6 +298,11 @@ class _Group:
                 self._report(_answer(found))
         # Only now: destroying a group waits for its collectives and holds the interpreter's lock.
         self._process_group = None
+
+
+def _writeable(block: Array | DeviceVector) -> Array | DeviceVector:
+    """The block, or a copy of one that others read."""
+    return block if isinstance(block, DeviceVector) or block.flags.writeable else block.copy()
 
 
 def _answer(found: _Sum) -> Reduced | Gathered:

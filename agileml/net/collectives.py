@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from agileml.application import InputError
+from agileml.application import Array, DeviceVector, InputError
+from agileml.net.tensor_vector import TensorVector
 
 GLOO_THREADS = 2  # concurrent sums
 
@@ -33,6 +35,23 @@ class GroupMember:
         return len(self.group)
 
 
+@dataclass(frozen=True)
+class Term:
+    """A tensor that a collective changes in place. ready: the event on its device behind which it is whole; None: it
+    is."""
+
+    tensor: Tensor
+    ready: torch.cuda.Event | None = None
+
+    @classmethod
+    def of(cls, block: Array | DeviceVector) -> Term:
+        """The term of a flat block, where it lies."""
+        if isinstance(block, TensorVector):
+            return cls(block.tensor, block.ready)
+        assert isinstance(block, np.ndarray), type(block)
+        return cls(torch.from_numpy(block.reshape(-1)))
+
+
 class PendingSum(Protocol):
     """A sum or a broadcast in progress."""
 
@@ -41,29 +60,43 @@ class PendingSum(Protocol):
 
 
 class Collectives(Protocol):
-    """Process groups of one kind. All tensors are in host memory."""
+    """Process groups of one kind. Tensors may be in the memory of the host or of this process' device: they are copied
+    to where the collectives work, and back."""
 
     def open(self, member: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         """Form a process group with the other members."""
 
-    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
+    def begin(self, group: Any, terms: Sequence[Term]) -> list[PendingSum]:
         """Start to add up each tensor in place."""
 
-    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Tensor]]) -> list[PendingSum]:
+    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Term]]) -> list[PendingSum]:
         """Start to send each tensor from the member of this rank to all others, in place."""
 
     def give_up(self, group: Any) -> None:
         """Abandon the sums of a group."""
 
 
-def _from(rank: int) -> dist.BroadcastOptions:
+Begin = Callable[[Tensor], Any]  # starts a collective over a tensor
+
+
+def _sum_by(group: Any) -> Begin:
+    return lambda tensor: group.allreduce([tensor])
+
+
+def _broadcast_by(group: Any, rank: int) -> Begin:
     options = dist.BroadcastOptions()
     options.rootRank = rank
-    return options
+    return lambda tensor: group.broadcast([tensor], options)
 
 
 class Gloo:
-    """Over connections between hosts; only their end or the timeout interrupts a sum."""
+    """Over connections between hosts; only their end or the timeout interrupts a sum.
+
+    A tensor of a CUDA device comes down to pinned memory on a stream of its own, and its sum goes up on another.
+    """
+
+    def __init__(self) -> None:
+        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
 
     def open(self, member: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupGloo._Options()
@@ -72,18 +105,49 @@ class Gloo:
         options._timeout = timedelta(seconds=timeout_s)
         return dist.ProcessGroupGloo(store, member.rank, member.size, options)
 
-    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
-        return [group.allreduce([tensor]) for tensor in tensors]
+    def begin(self, group: Any, terms: Sequence[Term]) -> list[PendingSum]:
+        return self._begun([(term, _sum_by(group)) for term in terms])
 
-    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Tensor]]) -> list[PendingSum]:
-        return [group.broadcast([tensor], _from(rank)) for rank, tensor in parts]
+    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Term]]) -> list[PendingSum]:
+        return self._begun([(term, _broadcast_by(group, rank)) for rank, term in parts])
 
     def give_up(self, group: Any) -> None:
         pass  # `abort` does nothing for gloo
 
+    def _begun(self, asked: Sequence[tuple[Term, Begin]]) -> list[PendingSum]:
+        # All copies are begun before the first is waited for.
+        here = [self._brought(term) for term, _ in asked]
+        found: list[PendingSum] = []
+        for (term, begin), (tensor, arrived) in zip(asked, here, strict=True):
+            if arrived is None:
+                found.append(begin(tensor))
+                continue
+            arrived.synchronize()
+            found.append(_Elsewhere(term.tensor, tensor, begin(tensor), self._on(term.tensor.device)[1]))
+        return found
+
+    def _brought(self, term: Term) -> tuple[Tensor, torch.cuda.Event | None]:
+        """The tensor on the host, and the event behind which it is there; None: it was there already."""
+        tensor = term.tensor
+        if tensor.device.type != "cuda":
+            return tensor, None
+        down = self._on(tensor.device)[0]
+        if term.ready is not None:
+            down.wait_event(term.ready)
+        found = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        with torch.cuda.stream(down):
+            found.copy_(tensor, non_blocking=True)
+            return found, down.record_event()
+
+    def _on(self, device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+        """The streams down and up."""
+        if self._streams is None:
+            self._streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        return self._streams
+
 
 class Nccl:
-    """Between CUDA devices, one per machine: gradients go to the device and are added there, and the sum comes back.
+    """Between CUDA devices, one per machine. Tensors of the host go to the device and come back.
 
     Each direction has a stream of its own, so that partitions overlap. NCCL chooses the network interface itself
     (NCCL_SOCKET_IFNAME).
@@ -101,50 +165,47 @@ class Nccl:
                 "allreduce_backend: found nccl, expected gloo: torch was built without NCCL here"
             )
         self._device = torch.device("cuda", torch.cuda.current_device())
-        self._up = torch.cuda.Stream(self._device)
-        self._down = torch.cuda.Stream(self._device)
+        self._begins = torch.cuda.Stream(self._device)
+        self._ends = torch.cuda.Stream(self._device)
 
     def open(self, member: GroupMember, store: dist.Store, timeout_s: float) -> Any:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=timeout_s)
         return dist.ProcessGroupNCCL(store, member.rank, member.size, options)
 
-    def begin(self, group: Any, tensors: Sequence[Tensor]) -> list[PendingSum]:
-        found: list[PendingSum] = []
-        with torch.cuda.stream(self._up):
-            for tensor in tensors:
-                there = tensor.to(self._device, non_blocking=True)
-                found.append(_OnDevice(tensor, there, group.allreduce([there]), self._down))
-        return found
+    def begin(self, group: Any, terms: Sequence[Term]) -> list[PendingSum]:
+        return [self._begun(term, _sum_by(group)) for term in terms]
 
-    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Tensor]]) -> list[PendingSum]:
-        found: list[PendingSum] = []
-        with torch.cuda.stream(self._up):
-            for rank, tensor in parts:
-                there = tensor.to(self._device, non_blocking=True)
-                found.append(_OnDevice(tensor, there, group.broadcast([there], _from(rank)), self._down))
-        return found
+    def begin_broadcasts(self, group: Any, parts: Sequence[tuple[int, Term]]) -> list[PendingSum]:
+        return [self._begun(term, _broadcast_by(group, rank)) for rank, term in parts]
+
+    def _begun(self, term: Term, begin: Begin) -> PendingSum:
+        with torch.cuda.stream(self._begins):
+            if term.ready is not None:
+                self._begins.wait_event(term.ready)
+            there = term.tensor.to(self._device, non_blocking=True)
+            return _Elsewhere(term.tensor, there, begin(there), self._ends)
 
     def give_up(self, group: Any) -> None:
         group.abort()  # otherwise the device would wait for a dead peer
 
 
 @dataclass(frozen=True)
-class _OnDevice:
-    """A sum on a device that is copied to the host."""
+class _Elsewhere:
+    """A collective over `there`, which `here` is a copy of when it has ended; both may be one tensor."""
 
     here: Tensor
     there: Tensor
     work: Any
-    down: torch.cuda.Stream
+    stream: torch.cuda.Stream
 
     def wait(self) -> None:
-        arrived = torch.cuda.Event()
-        with torch.cuda.stream(self.down):
+        with torch.cuda.stream(self.stream):
             self.work.wait()  # also raises errors of the group (TORCH_NCCL_BLOCKING_WAIT)
-            self.here.copy_(self.there, non_blocking=True)
-            arrived.record(self.down)
-        arrived.synchronize()
+            if self.here is not self.there:
+                self.here.copy_(self.there, non_blocking=True)
+            ended = self.stream.record_event()
+        ended.synchronize()
 
 
 def collectives(backend: Backend) -> Collectives:

@@ -71,6 +71,9 @@ HOLD = 0.01  # the share of a clock that another plan must be expected to save, 
 # Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
+# A workspace of this size lets cuBLAS give the same bits each time.
+CUBLAS_VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -111,6 +114,8 @@ class RunSpec:
             slices=config.slices,
             clocks_per_pass=config.clocks_per_pass,
             optimizer=config.optimizer.model_dump() if config.optimizer.kind == "torch" else {},
+            is_deterministic=config.deterministic,
+            is_alone=config.machines.max == 1,
             is_staged=config.pipeline is not None,
             units_per_slice=config.units_per_slice,
         )
@@ -438,7 +443,7 @@ def variables_of(config: JobConfig) -> dict[str, str]:
     """The environment variables that every process of a run needs before it starts.
 
     The process keeps the memory of freed arrays: a fresh page costs more than the addition that fills it. Deterministic
-    runs fix the threads of BLAS, so that sums do not depend on the number of cores.
+    runs fix the threads of BLAS, so that sums do not depend on the number of cores, and the workspace of cuBLAS.
     """
     variables = {
         "MALLOC_TRIM_THRESHOLD_": "-1",
@@ -449,6 +454,7 @@ def variables_of(config: JobConfig) -> dict[str, str]:
     }
     if config.deterministic:
         variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        variables |= CUBLAS_VARIABLES
     if config.allreduce_backend == "nccl":
         variables |= NCCL_VARIABLES
     return variables

@@ -151,7 +151,16 @@ class ScriptModule(TorchModule):
             again.ended()
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
-        stepper = (LoopCudaStepper if self.model.is_on_cuda else LoopStepper)(flat, no_objective)
+        stepper: LoopStepper
+        if self.model.is_on_cuda:
+            stepper = LoopCudaStepper(
+                flat,
+                no_objective,
+                is_deterministic=self.settings.is_deterministic,
+                is_alone=self.settings.is_alone,
+            )
+        else:
+            stepper = LoopStepper(flat, no_objective)
         stepper.script = self.script
         stepper.turn_of = self._turn
         return stepper
@@ -217,7 +226,8 @@ class ScriptModule(TorchModule):
         if evaluation is None:
             return ()
         with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
-            batch = placed_batch(evaluation.test.take(np.arange(1)), 1, None, None)
+            # Where a stepper has taken the model to a device, the item must follow.
+            batch = placed_batch(evaluation.test.take(np.arange(1)), 1, None, self.__dict__.get("stepper"))
             try:
                 with evaluating(module):
                     return tuple(measured_by(evaluation.measure, module, batch))

@@ -1,20 +1,68 @@
-"""The same on a CUDA device: parameters up and gradients down through pinned memory, while the device computes."""
+"""The same on a CUDA device: parameters up and gradients down through pinned memory, while the device computes.
+
+Where a replica has the parameters on the device, neither goes anywhere: the gradient is handed out as a DeviceVector.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agileml.application import Array, ArrivingTables
+from agileml.application import Array, ArrivingTables, DeviceVector
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
-from agileml.apps.torch.objective import Objective
-from agileml.apps.torch.step import Stepper
+from agileml.apps.torch.objective import Judged, Objective, autocasting
+from agileml.apps.torch.step import Batch, BeginBatch, Ready, Stepper
+from agileml.net.tensor_vector import TensorVector
 
 CHUNK = 1 << 20  # elements that go up at a time
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """CUDA's operations give the same bits each time, or raise RuntimeError; as before afterwards."""
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    fills, searches = torch.utils.deterministic.fill_uninitialized_memory, torch.backends.cudnn.benchmark
+    # torch reads it anew at each product. In a process of the run it was there from the start.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False  # else the quickest kernel is searched for, each time anew
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fills
+        torch.backends.cudnn.benchmark = searches
+
+
+@dataclass(frozen=True)
+class _LateLoss:
+    """The mean loss of a batch on its way to pinned memory."""
+
+    here: Tensor
+    arrived: torch.cuda.Event
+    items: int
+
+    @classmethod
+    def of(cls, loss: Tensor, items: int) -> _LateLoss:
+        here = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True)
+        here.copy_(loss, non_blocking=True)
+        return cls(here, torch.cuda.current_stream(loss.device).record_event(), items)
+
+    def wait(self) -> float:
+        """The sum of the items' losses."""
+        self.arrived.synchronize()
+        return float(self.here) * self.items
 
 
 class CudaStepper(Stepper):
@@ -25,12 +73,25 @@ class CudaStepper(Stepper):
     updates' array; torch's allocator of pinned memory keeps what is freed.
     """
 
-    def __init__(self, flat: FlatModule, objective: Objective, autocast: str | None = None) -> None:
+    def __init__(
+        self,
+        flat: FlatModule,
+        objective: Objective,
+        autocast: str | None = None,
+        *,
+        is_deterministic: bool = False,
+        is_alone: bool = False,
+    ) -> None:
+        """is_deterministic: a unit gives the same bits each time; an operation that cannot raises RuntimeError.
+        is_alone: nobody compares its seconds, so a unit may end before the device has computed its gradient."""
+        self._is_deterministic = is_deterministic
+        self._is_alone = is_alone
+        self._late: list[_LateLoss] = []
         self.device = torch.device("cuda", torch.cuda.current_device())
         flat.module.to(self.device)
         super().__init__(flat, objective, autocast)
         self._on_device = torch.empty(flat.elements, dtype=flat.dtype, device=self.device)
-        flat.point(self._on_device)
+        flat.move(self._on_device)
         self._up = torch.cuda.Stream(self.device)
         self._down = torch.cuda.Stream(self.device)
         self._staging = [torch.empty(CHUNK, dtype=flat.dtype, pin_memory=True) for _ in range(2)]
@@ -67,22 +128,60 @@ class CudaStepper(Stepper):
         present.wait_stream(self._up)
         self.flat.set_buffers(tables)
 
+    def gradient(
+        self,
+        batches: Sequence[Batch],
+        clock_items: int,
+        ready: Callable[[Array | DeviceVector], Ready] | None = None,
+        begin: BeginBatch = lambda number: None,
+    ) -> tuple[Array | DeviceVector | None, float]:
+        with repeatable() if self._is_deterministic else nullcontext():
+            return super().gradient(batches, clock_items, ready, begin)
+
+    def judged(self, batch: Batch) -> Judged:
+        with repeatable() if self._is_deterministic else nullcontext():
+            return super().judged(batch)
+
     def placed(self, tensor: Tensor) -> Tensor:
         """A tensor of a minibatch on the device."""
         # Torch pins dense tensors of the host only; a collate of the user's may have put them elsewhere.
         can_pin = tensor.layout is torch.strided and tensor.device.type == "cpu"
         return (tensor.pin_memory() if can_pin else tensor).to(self.device, non_blocking=True)
 
-    def _begin(self) -> Array:
+    def _begin(self) -> Array | DeviceVector:
         self._on_the_way.clear()
+        if self._resident is not None:
+            self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
+            self._clear_gaps(self._gradient)
+            self._late.clear()
+            self._written = set()  # the vector has it
+            return TensorVector(self._gradient, self._written)
         self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
         self._host = torch.empty(self.flat.elements, dtype=self.flat.dtype, pin_memory=True)
         self._clear_gaps(self._gradient)
         array: Array = self._host.numpy()
         return array
 
+    def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
+        """Where the parameters are on the device, backward is asked of it without waiting for the loss: it computes on
+        while the host does. A loss that is not finite shows later, before anything is made of the gradient."""
+        if self._host is not None:
+            return super()._backward(batch, clock_items, check)
+        with autocasting(self.device, self._autocast):
+            loss = self._objective(self.module, batch.tree).loss
+        check(loss)
+        self._late.append(_LateLoss.of(loss.detach(), batch.items))
+        with self._filling():
+            self._weighted(loss, batch.items / clock_items).backward()
+        return 0.0
+
+    def _late_losses(self) -> float:
+        return sum(late.wait() for late in self._late)
+
     def _final(self, span: TensorSpan) -> None:
-        assert self._host is not None
+        if self._host is None:
+            super()._final(span)
+            return
         self._down.wait_stream(torch.cuda.current_stream(self.device))
         arrived = torch.cuda.Event()
         with torch.cuda.stream(self._down):
@@ -95,6 +194,9 @@ class CudaStepper(Stepper):
             super()._final(self._on_the_way.popleft()[0])
 
     def _finish(self) -> None:
+        if self._host is None and not self._is_alone:
+            # The seconds of a unit are those of the device.
+            torch.cuda.current_stream(self.device).synchronize()
         while self._on_the_way:
             span, arrived = self._on_the_way.popleft()
             arrived.synchronize()

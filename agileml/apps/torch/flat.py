@@ -232,6 +232,13 @@ class FlatModule:
         for span, (_, parameter) in zip(self.spans, self.parameters, strict=True):
             parameter.data = span.of(flat)
 
+    def move(self, flat: Tensor) -> None:
+        """The same, with the values that the parameters have. It need not be on their device."""
+        with torch.no_grad():
+            for span, (_, parameter) in zip(self.spans, self.parameters, strict=True):
+                span.of(flat).copy_(parameter)
+        self.point(flat)
+
     def set_buffers(self, tables: Mapping[str, Array]) -> None:
         """Copy what `buffers` and `counters` hold into the module's buffers."""
         with torch.no_grad():

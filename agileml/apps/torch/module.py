@@ -132,7 +132,13 @@ class TorchModule(Application):
             return Stepper(flat, objective, self.model.autocast)
         from agileml.apps.torch.cuda import CudaStepper
 
-        return CudaStepper(flat, objective, self.model.autocast)
+        return CudaStepper(
+            flat,
+            objective,
+            self.model.autocast,
+            is_deterministic=self.settings.is_deterministic,
+            is_alone=self.settings.is_alone,
+        )
 
     def _function(self, key: str) -> Callable[..., Any] | None:
         """A function of the user's: the one given to this instance, else the one that the config names."""

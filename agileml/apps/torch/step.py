@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, ArrivingTables, InputError
+from agileml.application import Array, ArrivingTables, DeviceVector, InputError
 from agileml.apps.torch.flat import PARAMETERS, ConstantBuffer, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.forward.first_use import FirstUses
 from agileml.apps.torch.forward.linear import handed_out, second_gradient, write_in_place
@@ -134,9 +134,9 @@ class Stepper:
         self,
         batches: Sequence[Batch],
         clock_items: int,
-        ready: Callable[[Array], Ready] | None = None,
+        ready: Callable[[Array | DeviceVector], Ready] | None = None,
         begin: BeginBatch = lambda number: None,
-    ) -> tuple[Array | None, float]:
+    ) -> tuple[Array | DeviceVector | None, float]:
         """(the gradient of sum of losses / clock_items, the sum of losses) as a new flat array; rows' are in `rows`.
 
         The loss is the mean over a batch; the gradients of several batches are added up, one backward after the other.
@@ -167,6 +167,9 @@ class Stepper:
                 if span.name not in self._finished:
                     self._complete(span)
             self._finish()
+            total += self._late_losses()
+            if not math.isfinite(total) and not self.may_overflow:
+                return None, total
             self._check_scale()
         finally:
             self._gradient = self._ready = None
@@ -175,8 +178,8 @@ class Stepper:
         return array, total
 
     def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
-        """Forward and backward of one batch; returns the sum of its items' losses. No backward of a loss that is not
-        finite. `check(loss)` raises InputError for a loss that cannot be used."""
+        """Forward and backward of one batch; returns the sum of its items' losses. No backward of a loss that is known
+        not to be finite. `check(loss)` raises InputError for a loss that cannot be used."""
         with self._first_use(), autocasting(self.device, self._autocast):
             loss = self._objective(self.module, batch.tree).loss
         self.wait_for_all()  # backward may read anything
@@ -248,7 +251,7 @@ class Stepper:
 
     # -- where gradients go -----------------------------------------------------------------------------------
 
-    def _begin(self) -> Array:
+    def _begin(self) -> Array | DeviceVector:
         """Make the flat gradient; returns the array of it that the caller gets."""
         tensor, array = self._kept if self._kept is not None else (None, None)
         self._kept = None
@@ -286,6 +289,10 @@ class Stepper:
 
     def _finish(self) -> None:
         """All spans are complete."""
+
+    def _late_losses(self) -> float:
+        """The sums of items' losses that `_backward` has not returned."""
+        return 0.0
 
     def _flat_gradient(self) -> Tensor:
         assert self._gradient is not None, "backward outside of gradient()"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agileml.application import Array, Unit, Updates
+from agileml.application import Array, DeviceVector, Unit, Updates
 from agileml.apps.torch.batches.loader import Request
 from agileml.apps.torch.batches.minibatches import ExampleSlice
 from agileml.apps.torch.evaluation import ACCURACY, Evaluation, Sums, add
@@ -19,7 +19,7 @@ from agileml.apps.torch.trial import placed_batch
 if TYPE_CHECKING:
     from agileml.apps.torch.module import TorchModule
 
-StreamReady = Callable[[str, Array, int, int], None]
+StreamReady = Callable[[str, Array | DeviceVector, int, int], None]
 NEAR = 1  # clocks from the present one whose look-ups may still be asked for
 
 
@@ -77,7 +77,9 @@ class UnitComputation:
                 changes = {}  # of a forward that overflowed none
                 if math.isfinite(loss):
                     changes = app.flat.buffer_changes(parameters, request.items / app.minibatches.batch)
-        found = {PARAMETERS: gradient.reshape(1, -1)} if app.flat.spans else {}
+        found: dict[str, Array | DeviceVector] = {}
+        if app.flat.spans:
+            found[PARAMETERS] = gradient if isinstance(gradient, DeviceVector) else gradient.reshape(1, -1)
         of_rows = stepper.row_updates()
         updated = {name: some for name, (some, _) in of_rows.items()}
         tables = {**found, **changes, **{name: values for name, (_, values) in of_rows.items()}}
@@ -155,5 +157,5 @@ class UnitComputation:
         return found
 
 
-def _to_stream(ready: StreamReady) -> Callable[[Array], Ready]:
+def _to_stream(ready: StreamReady) -> Callable[[Array | DeviceVector], Ready]:
     return lambda array: lambda start, stop: ready(PARAMETERS, array, start, stop)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Application, Array, Table, Update, Updates
+from agileml.application import Application, Array, DeviceVector, Table, Update, Updates
 from agileml.core.parameters.loss_scale import initial_table
 
 
@@ -21,7 +21,7 @@ class ContractError(ValueError):
 class CheckedUpdates:
     """Updates of units that keep the contract. `rows`: of each sparse table, the rows that its array updates."""
 
-    tables: Mapping[str, Array]
+    tables: Mapping[str, Array | DeviceVector]
     rows: Mapping[str, Array]
     loss: float
     examples: int
@@ -92,7 +92,7 @@ def checked_updates(
     if not isinstance(updates, Updates):
         raise ContractError(f"{method}() returned {_describe(updates)}, expected agileml.application.Updates")
     known = {table.name: table for table in tables}
-    arrays = {}
+    arrays: dict[str, Array | DeviceVector] = {}
     updated = dict(rows)
     for name, some in updates.rows.items():
         if name not in rows:
@@ -109,6 +109,9 @@ def checked_updates(
         if name not in known:
             raise ContractError(f"{method}() updated {name!r}, expected one of {_names(known)}")
         table = known[name]
+        if isinstance(found, DeviceVector):
+            arrays[name] = _checked_vector(f"{method}() of table {name!r}", table, found)
+            continue
         shape = (len(updated[name]) if table.sparse else table.rows, table.columns)
         arrays[name] = _checked_array(f"{method}() of table {name!r}", table, found, shape)
     loss, examples = float(updates.loss), int(updates.examples)
@@ -135,6 +138,17 @@ def _checked_array(what: str, table: Table, found: Any, shape: tuple[int, int]) 
             f"{what} returned {_describe(found)}, expected an array of shape {shape} and dtype {table.dtype}"
         )
     return np.ascontiguousarray(found)
+
+
+def _checked_vector(what: str, table: Table, found: DeviceVector) -> DeviceVector:
+    elements = table.rows * table.columns
+    if not table.resident or found.size != elements or found.dtype != table.dtype:
+        expected = f"one of {elements} elements and dtype {table.dtype}" if table.resident else "an array"
+        raise ContractError(
+            f"{what} returned a vector on a device, of {found.size} elements and dtype {found.dtype}, expected "
+            f"{expected}"
+        )
+    return found
 
 
 def _describe(found: Any) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agileml.application import Array
+from agileml.application import Array, DeviceVector
 from agileml.core.parameters.fold import Contribution
-from agileml.core.parameters.layout import Dense, Layout
+from agileml.core.parameters.layout import Layout, dense_block
 
 Emit = Callable[[int, Contribution], None]
 
@@ -37,7 +37,7 @@ class Stream:
     def _range(self, partition: int) -> tuple[int, int]:
         return self._layout.range_of(0, partition)
 
-    def ready(self, table: str, values: Array, start: int, stop: int) -> None:
+    def ready(self, table: str, values: Array | DeviceVector, start: int, stop: int) -> None:
         """Elements start .. stop - 1 of the flat updates are final; ranges do not overlap."""
         assert table == self._layout.tables[0].name, table
         for partition in range(1, self._layout.partitions):
@@ -50,4 +50,4 @@ class Stream:
             if self._missing[partition] == 0:
                 self.emitted.add(partition)
                 others = (None,) * (len(self._layout.tables) - 1)
-                self._emit(partition, Contribution((Dense(values[first:last]), *others)))
+                self._emit(partition, Contribution((dense_block(values[first:last]), *others)))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Application, Array, ArrivingTables, Unit
+from agileml.application import Application, Array, ArrivingTables, DeviceVector, Unit
 from agileml.core.compute.arriving import ArrivingBlocks, bring
 from agileml.core.compute.contract import CheckedUpdates, ContractError, checked_reads, checked_updates
 from agileml.core.compute.cursor import Cursor
@@ -24,7 +24,7 @@ from agileml.core.compute.streaming import Emit, Stream, can_stream
 from agileml.core.compute.unit_error import UnitError, blamed
 from agileml.core.parameters.arena import joined
 from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
-from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
+from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse
 from straggler.coverage import Units, members, show, span, union
 
 LOOKS = 32  # at the cursor during a bundle, unless more are asked for
@@ -329,6 +329,8 @@ class UnitComputer:
             values = updates.tables.get(table.name)
             if values is None or values.size == 0:
                 blocks.append(None)
+            elif isinstance(values, DeviceVector):
+                blocks.append(OnDevice(values))
             elif table.sparse:
                 blocks.append(Sparse(updates.rows[table.name].astype(np.int32, copy=False), values))
             else:
@@ -346,7 +348,8 @@ class UnitComputer:
 
     def split(self, total: Contribution) -> list[Contribution]:
         """The parts of a contribution by partition; loss and examples are in partition 0's."""
-        updates, rows = {}, {}
+        updates: dict[str, Array | DeviceVector] = {}
+        rows = {}
         for table, block in zip(self.layout.tables, total.blocks, strict=True):
             if block is not None:
                 updates[table.name] = block.values

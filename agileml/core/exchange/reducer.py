@@ -25,7 +25,7 @@ from agileml.core.node.server import Server
 from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution, Fold
-from agileml.core.parameters.layout import Dense
+from agileml.core.parameters.layout import dense_block
 from agileml.core.parameters.whole_updates import whole_blocks
 from agileml.core.protocol.commands import (
     Abandon,
@@ -241,7 +241,7 @@ class Reducer:
     def _apply(self, event: Reduced, now_s: float) -> None:
         tables = self.job.layout.tables
         blocks = tuple(
-            None if t.resident else Dense(block) for t, block in zip(tables, event.blocks, strict=True)
+            None if t.resident else dense_block(block) for t, block in zip(tables, event.blocks, strict=True)
         )
         total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)

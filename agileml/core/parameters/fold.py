@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numba
 import numpy as np
 
-from agileml.core.parameters.layout import Block, Dense, Sparse, read_only
+from agileml.core.parameters.layout import Block, Dense, OnDevice, Sparse, read_only
 from straggler.coverage import Units, show, span
 
 
@@ -59,6 +59,10 @@ def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: igno
 
 
 def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) -> Block:
+    if isinstance(left, OnDevice):
+        assert isinstance(right, OnDevice)
+        left.values.add(right.values)  # nobody else reads a unit's vector
+        return left
     if isinstance(left, Dense):
         assert isinstance(right, Dense)
         # Adding into an array in the cache takes less than half the time, and no second array.
@@ -86,7 +90,7 @@ def _shared(contribution: Contribution) -> _Node:
 
 def _given(contribution: Contribution) -> _Node:
     """A contribution whose arrays may be overwritten."""
-    writeable = (block is not None and block.values.flags.writeable for block in contribution.blocks)
+    writeable = (isinstance(b, Dense | Sparse) and b.values.flags.writeable for b in contribution.blocks)
     return _Node(contribution, tuple(writeable))
 
 

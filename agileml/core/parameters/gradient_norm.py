@@ -18,7 +18,7 @@ import numpy as np
 
 from agileml.application import Array, Update
 from agileml.core.parameters.fold import Contribution
-from agileml.core.parameters.layout import ALIGNMENT, Layout, Sparse, read_only
+from agileml.core.parameters.layout import ALIGNMENT, Layout, OnDevice, Sparse, read_only
 
 # Of subtrees, (number, sum): the root is 1, the children of n are 2n and 2n + 1.
 SquareSums = tuple[tuple[int, float], ...]
@@ -55,6 +55,7 @@ class SquareTree:
             start, stop = self.layout.range_of(index, partition)
             each = 1 if table.sparse else ALIGNMENT
             bounds = start // each, -(-stop // each)
+            assert not isinstance(update, OnDevice), table  # a replica takes its own norm
             if isinstance(update, Sparse):
                 leaves, at = _square_sums(update.values, table.columns), update.rows.astype(np.int64)
             else:

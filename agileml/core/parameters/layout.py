@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from agileml.application import Array, Table, Update
+from agileml.application import Array, DeviceVector, Table, Update
 
 ALIGNMENT = 16
 
@@ -36,7 +36,19 @@ class Sparse:
     values: Array
 
 
-Block = Dense | Sparse
+@dataclass(frozen=True)
+class OnDevice:
+    """An update of a whole block that lies on a device, shape (elements,)."""
+
+    values: DeviceVector
+
+
+Block = Dense | Sparse | OnDevice
+
+
+def dense_block(values: Array | DeviceVector) -> Dense | OnDevice:
+    """An update of a whole block, where it lies."""
+    return OnDevice(values) if isinstance(values, DeviceVector) else Dense(values)
 
 
 MOST_EACH = 4
@@ -192,7 +204,7 @@ class Layout:
         return ((None,) * len(self.tables),) * self.partitions
 
     def split_updates(
-        self, updates: Mapping[str, Array], rows: Mapping[str, Array]
+        self, updates: Mapping[str, Array | DeviceVector], rows: Mapping[str, Array]
     ) -> list[tuple[Block | None, ...]]:
         """Cut updates of whole tables: for each partition one block per table, None where there is no update."""
         columns: list[list[Block | None]] = []
@@ -201,6 +213,9 @@ class Layout:
             cuts = self.cuts(index)
             if values is None:
                 columns.append([None] * self.partitions)
+            elif isinstance(values, DeviceVector):
+                assert values.size == table.rows * table.columns, (table.name, values.size)
+                columns.append([OnDevice(values[a:b]) if b > a else None for a, b in pairwise(cuts)])
             elif table.sparse:
                 wanted = np.asarray(rows[table.name], np.int64)
                 assert values.shape == (len(wanted), table.columns), (table.name, values.shape, len(wanted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from agileml.application import Array
+from agileml.application import Array, DeviceVector
 from agileml.core.compute.cursor import Cursor
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.messages import Crossing, Cut, Message, Saved, SaveFailed
@@ -129,7 +129,7 @@ class Reduce:
     epoch: int
     clock: int
     partition: int
-    blocks: tuple[Array, ...]
+    blocks: tuple[Array | DeviceVector, ...]
     loss: float
     examples: int
     pause: bool
@@ -145,7 +145,7 @@ class Gather:
 
     epoch: int
     clock: int
-    parts: tuple[tuple[str, tuple[Array, ...]], ...]
+    parts: tuple[tuple[str, tuple[Array | DeviceVector, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Reduced:
     epoch: int
     clock: int
     partition: int
-    blocks: tuple[Array, ...]
+    blocks: tuple[Array | DeviceVector, ...]
     loss: float
     examples: int
     pause: bool

@@ -11,7 +11,7 @@ import numpy as np
 
 from agileml.application import Array
 from agileml.core.parameters.fold import Contribution
-from agileml.core.parameters.layout import Block, Dense, Layout, Sparse
+from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse
 
 ALIGNED = 64  # bytes, a cache line
 
@@ -136,6 +136,7 @@ class Results:
             if block is None:
                 blocks.append(None)
             else:
+                assert not isinstance(block, OnDevice), "a pool's processes have no replica"
                 rows = self.write(block.rows) if isinstance(block, Sparse) else None
                 blocks.append((rows, self.write(block.values)))
         return Summed(tuple(blocks), total.loss, total.examples, total.metrics)
@@ -174,7 +175,7 @@ def kept(total: Contribution) -> Contribution:
     """A contribution whose arrays outlive the shared memory that some of them lie in."""
     blocks: list[Block | None] = []
     for block in total.blocks:
-        if block is None or block.values.flags.writeable:
+        if block is None or isinstance(block, OnDevice) or block.values.flags.writeable:
             blocks.append(block)
         elif isinstance(block, Sparse):
             blocks.append(Sparse(block.rows.copy(), block.values.copy()))

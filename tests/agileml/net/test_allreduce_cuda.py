@@ -1,4 +1,4 @@
-"""Sums between CUDA devices: up, added, and down again; a group that is given up leaves nobody waiting."""
+"""Sums of tensors on CUDA devices, there or by way of the host; a group that is given up leaves nobody waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from agileml.net.collectives import GroupMember, Nccl
+from agileml.net.collectives import Collectives, Gloo, GroupMember, Nccl, Term
+from agileml.net.tensor_vector import TensorVector
 from agileml.process.spec import NCCL_VARIABLES
 
 LIMIT_S = 120.0
@@ -28,9 +29,31 @@ def sums(values: list[float], collectives: Nccl, group: Any) -> list[float]:
     tensors = [torch.full((1000,), value) for value in values] + [
         torch.tensor([values[0]], dtype=torch.float64)
     ]
-    for work in collectives.begin(group, tensors):
+    for work in collectives.begin(group, [Term(tensor) for tensor in tensors]):
         work.wait()
     return [float(tensor[-1]) for tensor in tensors]
+
+
+@pytest.mark.parametrize("make", [Gloo, Nccl])
+def test_a_vector_on_the_device_is_added_where_it_is_once_it_is_whole(make: type[Gloo | Nccl]) -> None:
+    """The device is still busy with the vector when the sum begins."""
+    collectives: Collectives = make()
+    group = collectives.open(GroupMember(1, 0, ("m0",), "127.0.0.1"), dist.HashStore(), LIMIT_S)
+    slow = torch.full((4000, 4000), 1 / 4000, device="cuda")
+    flat = torch.zeros(1 << 20, device="cuda")
+    for _ in range(100):
+        slow = slow @ slow
+    flat.add_(slow[0, 0])
+    whole = TensorVector(flat)
+    vectors = [whole[: 1 << 19], whole[1 << 19 :]]
+    for work in collectives.begin(group, [Term.of(vector) for vector in vectors]):
+        work.wait()
+    torch.testing.assert_close(flat.cpu(), torch.full((1 << 20,), 1 / 4000))
+    for work in collectives.begin_broadcasts(group, [(0, Term.of(vector)) for vector in vectors]):
+        work.wait()
+    assert flat.is_cuda
+    torch.testing.assert_close(flat.cpu(), torch.full((1 << 20,), 1 / 4000))
+    collectives.give_up(group)
 
 
 def test_what_goes_up_comes_down_again() -> None:
@@ -49,7 +72,7 @@ def serve(rank: int, port: int, pipe: Any) -> None:
     group = collectives.open(GroupMember(1, rank, ("m0", "m1"), "127.0.0.1"), store, LIMIT_S)
     pipe.send(sums([1.0 + rank, 10.0], collectives, group))
     if pipe.recv() == "wait for nobody":
-        (work,) = collectives.begin(group, [torch.ones(8)])
+        (work,) = collectives.begin(group, [Term(torch.ones(8))])
         collectives.give_up(group)
         with contextlib.suppress(RuntimeError):  # either way it is over
             work.wait()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agileml.application import Array, LossScaleRule, Parts, PendingCopy, Ranges
+from agileml.application import Array, DeviceVector, LossScaleRule, Parts, PendingCopy, Ranges
 from agileml.apps.torch.flat import PARAMETERS, TensorSpan, borrowed
 from agileml.apps.torch.resident.copies import PieceToCopy, copies_on
 from agileml.apps.torch.resident.state import TorchOptimizer
@@ -18,6 +18,9 @@ from agileml.core.parameters.gradient_norm import EPSILON
 from agileml.core.parameters.groups import reached
 from agileml.core.parameters.layout import ALIGNMENT
 from agileml.core.parameters.loss_scale import LOSS_SCALE, LossScale, after_clock
+from agileml.net.tensor_vector import TensorVector
+
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 class TorchReplica:
@@ -51,6 +54,7 @@ class TorchReplica:
         )
         self._values = stepper.reside()
         self._copies = copies_on(self._values.device)
+        self._firsts = torch.tensor(self._bounds[0], device=self._values.device)
         self._parameters: list[nn.Parameter] = [parameter for _, parameter in stepper.flat.parameters]
         self._optimizer = rule.over(self._parameters)
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -95,25 +99,37 @@ class TorchReplica:
             return [(0, self._values[start:stop].detach())]
         return self._rule.pieces(self._optimizer, self._parameters, table, start, stop)
 
-    def step(self, clock: int, updates: Mapping[str, Array]) -> None:
+    def step(self, clock: int, updates: Mapping[str, Array | DeviceVector]) -> None:
         """One step of the optimizer along the mean gradient over a clock's items."""
-        gradient = updates[PARAMETERS].reshape(-1)
-        has_gradient = reached(gradient, *self._bounds)
+        found = updates[PARAMETERS]
+        has_gradient = self._reached(found)
+        gradient = _tensor_of(found)
         before = torch.get_num_threads()
         self._copies.settle()
         with self._lock:
             torch.set_num_threads(self._threads)
             try:
-                self._take(clock, torch.from_numpy(gradient).to(self._values.device), has_gradient)
-                for start, stop in self._own or ():
-                    gradient[start:stop] = self._values[start:stop].detach().cpu().numpy()
+                self._take(clock, gradient.to(self._values.device), has_gradient)
+                with torch.no_grad():
+                    for start, stop in self._own or ():
+                        gradient[start:stop].copy_(self._values[start:stop])
             finally:
                 torch.set_num_threads(before)
 
-    def complete(self, updates: Mapping[str, Array]) -> None:
+    def _reached(self, found: Array | DeviceVector) -> Sequence[bool]:
+        """Of each parameter, whether a unit had a gradient for it."""
+        if isinstance(found, TensorVector):
+            if all(span.name in found.written for span in self._spans):
+                return [True] * len(self._spans)
+            return reached_on_device(found.tensor, self._spans, self._firsts)
+        assert isinstance(found, np.ndarray), type(found)
+        is_reached: list[bool] = reached(found.reshape(-1), *self._bounds).tolist()
+        return is_reached
+
+    def complete(self, updates: Mapping[str, Array | DeviceVector]) -> None:
         """Take the parameters that other machines have stepped."""
         assert self._own is not None, "this replica steps all parameters"
-        found = torch.from_numpy(updates[PARAMETERS].reshape(-1))
+        found = _tensor_of(updates[PARAMETERS])
         bounds = [0, *(bound for own in self._own for bound in own), found.numel()]
         with self._lock, torch.no_grad():
             for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
@@ -122,7 +138,7 @@ class TorchReplica:
     def _steps(self, span: TensorSpan) -> bool:
         return self._own is None or any(start <= span.start < stop for start, stop in self._own)
 
-    def _take(self, clock: int, gradient: Tensor, has_gradient: Array) -> None:
+    def _take(self, clock: int, gradient: Tensor, has_gradient: Sequence[bool]) -> None:
         if self._scaling is not None:
             is_finite = bool(torch.isfinite(gradient).all())
             state = after_clock(LossScale.of(self._scales), self._scaling, is_finite=is_finite)
@@ -145,3 +161,26 @@ class TorchReplica:
         self._optimizer.step()
         for _, parameter in stepped:
             parameter.grad = None
+
+
+def _tensor_of(found: Array | DeviceVector) -> Tensor:
+    """Flat updates as a tensor in the same memory."""
+    if isinstance(found, TensorVector):
+        return found.tensor
+    assert isinstance(found, np.ndarray), type(found)
+    return torch.from_numpy(found.reshape(-1))
+
+
+def reached_on_device(gradient: Tensor, spans: Sequence[TensorSpan], firsts: Tensor) -> list[bool]:
+    """For each span of a summed gradient, whether an element is not -0.0: then some unit had a gradient for it.
+
+    It waits for the gradient. The spans' first elements, at `firsts`, come down together; only a span whose first is
+    -0.0 is looked through.
+    """
+    bits = gradient.view(BITS[gradient.dtype])
+    least = torch.iinfo(bits.dtype).min  # the bits of -0.0
+    found = (bits[firsts] != least).tolist()
+    return [
+        is_reached or bool((bits[span.start : span.stop] != least).any())
+        for span, is_reached in zip(spans, found, strict=True)
+    ]

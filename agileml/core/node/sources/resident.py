@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from agileml.application import Array, Parts, Ranges, Replica
+from agileml.application import Array, DeviceVector, Parts, Ranges, Replica
 from agileml.core.node.shard.resident_blocks import ResidentBlocks, is_held_by_owner
 from agileml.core.node.shard.shard import Shard
 from agileml.core.parameters.layout import Layout
@@ -28,7 +28,7 @@ class ResidentTables:
         self._replica = replica
         self._layout = layout
         self._own: frozenset[int] | None = None  # the partitions that are stepped here; None: all
-        self._updates: Mapping[str, Array] = {}  # of the step that lacks the others' values
+        self._updates: Mapping[str, Array | DeviceVector] = {}  # of the step that lacks the others' values
 
     def take(self, shards: Mapping[int, Shard], own: Collection[int] | None) -> None:
         """Give the replica the blocks that its shards were installed with: a view is in force.
@@ -65,7 +65,7 @@ class ResidentTables:
             if table.resident and table.update.is_by_units
         }
 
-    def step(self, clock: int, sums: Sequence[Sequence[Array]]) -> None:
+    def step(self, clock: int, sums: Sequence[Sequence[Array | DeviceVector]]) -> None:
         """Take the step of a clock along the summed updates, of the partitions that are stepped here. sums: by
         partition, then by table."""
         updates = resident_updates(self._layout, sums)
@@ -73,7 +73,7 @@ class ResidentTables:
         if self._own is not None:
             self._updates = updates
 
-    def stepped(self) -> list[tuple[int, tuple[Array, ...]]]:
+    def stepped(self) -> list[tuple[int, tuple[Array | DeviceVector, ...]]]:
         """By partition, the arrays in which its owner has the new values and the others take them."""
         found = []
         for partition in range(self._layout.partitions):

@@ -140,11 +140,12 @@ model, optimizer, loader = trainer.prepare(model, optimizer, (x, y), batch_size=
         rest=loop(SCALED_BODY),
     )
     machines = job(values(path), plan=[{"at_clock": 9, "kill": 1}, {"at_clock": 20, "join": 1}])
+    machines["model"] |= {"device": "cpu"}  # whose autocast the loop names
     by_loop = FaultRig(machines, tmp_path / "rig").finish()
     scale = {"initial": 2.0**30, "interval": 3}
     wanted = machines | {
         "application": f"{ROOM}:Products",
-        "model": {"batch_size": 64, "autocast": "float16", "loss_scale": scale},
+        "model": {"batch_size": 64, "autocast": "float16", "loss_scale": scale, "device": "cpu"},
     }
     assert by_loop.sha256 == reference(wanted)
     assert len(by_loop.of(LossScaleChanged)) > 10

@@ -23,7 +23,9 @@ from agileml.process.spec import RunSpec
 
 X = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
-JOB = {"application": "torch", "model": {"batch_size": 20}, "clocks": 3, "machines": {"max": 4}}
+# A layer that forward makes is on the CPU.
+MODEL = {"batch_size": 20, "device": "cpu"}
+JOB = {"application": "torch", "model": MODEL, "clocks": 3, "machines": {"max": 4}}
 
 
 def linear() -> nn.Module:

@@ -48,7 +48,8 @@ class Normed(Net):
 
 
 def values(**changes: Any) -> dict[str, Any]:
-    model = {"batch_size": 48, "autocast": "float16", "loss_scale": SCALE}
+    # float16 rounds otherwise on a GPU, and the peers below compute on the CPU.
+    model = {"batch_size": 48, "autocast": "float16", "loss_scale": SCALE, "device": "cpu"}
     return {
         "application": "torch",
         "model": model | changes.pop("model", {}),

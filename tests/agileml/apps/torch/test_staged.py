@@ -87,7 +87,7 @@ class HalfInside(nn.Module):
 def made(build: Any = network, *, is_staged: bool = True, slices: int = 2, **model: Any) -> TorchModule:
     x = np.random.default_rng(0).normal(size=(ITEMS, 6)).astype(np.float32)
     y = np.arange(ITEMS) % 3
-    given = {"batch_size": 8, **model}
+    given = {"batch_size": 8, "device": "cpu", **model}  # as stages compute
     settings = Settings(model=given, slices=slices, units_per_slice=2, is_staged=is_staged)
     return TorchModule(settings, build=build, dataset=((x, y), (x, y)))
 

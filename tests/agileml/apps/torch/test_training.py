@@ -44,7 +44,7 @@ MOMENTUM = {"learning_rate": 0.02, "momentum": 0.9}
 
 def application(slices: int = 4, *, seed: int = 3, **arguments: Any) -> TorchModule:
     model = SMALL | {"arguments": {"size": 8, **arguments}}
-    return TorchModule(Settings(DATA, model, seed, slices))
+    return TorchModule(Settings(DATA, model, seed, slices, is_deterministic=True))
 
 
 def train(app: TorchModule, clocks: int, **options: Any) -> dict[str, np.ndarray]:
@@ -178,7 +178,7 @@ def test_dropout_and_augmentation_draw_from_seed_clock_and_slice() -> None:
         return x + 0.1 * torch.randn_like(x)
 
     def gradient(unit: Unit, seed: int) -> bytes:
-        app = TorchModule(Settings(DATA, SMALL, seed, 4), augment=noisy)
+        app = TorchModule(Settings(DATA, SMALL, seed, 4, is_deterministic=True), augment=noisy)
         parameters = {table.name: app.initial(table) for table in app.tables()}
         torch.manual_seed(99)  # what is around must not matter
         before = torch.random.get_rng_state()
@@ -280,7 +280,7 @@ def test_a_machine_that_has_started_holds_no_parameters_of_its_own() -> None:
 
 
 def test_parameters_are_used_where_they_lie() -> None:
-    app = application()
+    app = TorchModule(Settings(DATA, SMALL | {"device": "cpu"}, 3, 4))
     parameters = {table.name: app.initial(table) for table in app.tables()}
     parameters[PARAMETERS].flags.writeable = False
     app.process(Unit(0, 0), app.load(0), parameters)

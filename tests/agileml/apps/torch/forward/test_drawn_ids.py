@@ -35,7 +35,7 @@ class Sampled(nn.Module):
 
     def forward(self, x: Tensor, others: Tensor | None = None) -> Tensor:
         if others is None:
-            others = torch.randint(0, WORDS, (len(x),))
+            others = torch.randint(0, WORDS, (len(x),), device=x.device)
             if torch.is_grad_enabled():
                 self.drawn.append(others)
         found = self.top(self.words(x) - self.words(others))
@@ -54,7 +54,7 @@ def test_the_steps_are_those_of_plain_torch_with_the_same_ids(micro_batch: int |
     app = application(micro_batch=micro_batch)
     app.check()
     tables = run_sequential(app, optimizer=optimizer("sgd", learning_rate=0.5), clocks=CLOCKS)
-    drawn = torch.cat(app.flat.module.drawn).reshape(CLOCKS, BATCH)
+    drawn = torch.cat(app.flat.module.drawn).reshape(CLOCKS, BATCH).cpu()
     assert len(drawn.unique()) > 80, "each micro batch draws its own"
     torch.manual_seed(0)
     plain, share = Sampled(), app.load(0)
