@@ -40,9 +40,16 @@ def completed(config: JobConfig, application: Application) -> JobConfig:
     """
     brought = application.brings()
     if not brought:
+        if isinstance(config.optimizer, TorchConfig) and config.optimizer.name is None:
+            raise ConfigError(
+                "missing, expected a class of torch.optim, such as AdamW, or package.module:Class",
+                key=("optimizer", "name"),
+            )
         return config
     found = config.changed(**brought)
-    if config.optimizer not in (found.optimizer, SgdConfig()):
+    asked = config.optimizer
+    is_left_open = isinstance(asked, TorchConfig) and asked == TorchConfig(sharded=asked.sharded)
+    if not is_left_open and asked not in (found.optimizer, SgdConfig()):
         raise ConfigError(
             f"found {_told(config.optimizer)}, but the application brings {_told(found.optimizer)}; expected one "
             "optimizer, the same on every machine",

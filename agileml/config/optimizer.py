@@ -144,13 +144,14 @@ class LambConfig(_Shaping):
 class TorchConfig(Section):
     """An optimizer of torch.optim, or package.module:Class, with its own `arguments`.
 
+    Without a name it is the one of the application's own loop or class, with the settings that it has there.
     It steps where each machine computes, so it needs an all-reduce and a torch module. `sharded`: each machine steps a
     share of the parameters, holds the optimizer's state of that share alone, and gets the others' values (ZeRO 1).
     """
 
     is_layerwise: ClassVar[bool] = False
     kind: Literal["torch"] = "torch"
-    name: str
+    name: str | None = None
     sharded: bool = False
     learning_rate: Positive = 0.001
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -178,6 +179,15 @@ OptimizerConfig = Annotated[
 ]
 
 
+def only_modules(application: str) -> ConfigError:
+    """An application that no optimizer of torch can step."""
+    return ConfigError(
+        f"found torch with application {application}, expected {', '.join(SERVED)}: only torch modules are stepped "
+        "where they are",
+        key=("optimizer", "kind"),
+    )
+
+
 def check_optimizer(
     optimizer: OptimizerConfig, application: str, exchange: str, consistency: str, workers: int | str
 ) -> None:
@@ -202,12 +212,10 @@ def check_optimizer(
             "parameters, optimizers of torch step whole ones on every machine (exchange: allreduce)",
             key=("optimizer", "kind"),
         )
-    if application != "torch":
-        raise ConfigError(
-            f"found torch with application {application}, expected {', '.join(SERVED)}: only torch modules "
-            "are stepped where they are",
-            key=("optimizer", "kind"),
-        )
+    if (
+        application != "torch" and ":" not in application
+    ):  # one of the user's shows what it is when it is built
+        raise only_modules(application)
     if workers not in ("auto", 1):
         raise ConfigError(
             f"found {workers} with optimizer.kind torch, expected 1: one process of a machine has the parameters",

@@ -18,6 +18,7 @@ from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.store import CheckpointStore, FolderStore
 from agileml.config.helping import HelpingConfig, helping_settings, may_help
 from agileml.config.job import JobConfig
+from agileml.config.optimizer import only_modules
 from agileml.config.plan import (
     DisconnectConfig,
     DiskFullConfig,
@@ -180,6 +181,8 @@ class RunSpec:
                 "of which a worker reads and updates a few rows",
                 key=("exchange",),
             )
+        if config.optimizer.kind == "torch" and not any(table.resident for table in tables):
+            raise only_modules(config.application)
         wanted = _consistency(config)
         _check_loss_scale(config, application.loss_scale())
         _check_slack(config, application.most_slack(), wanted.slack)

@@ -93,7 +93,8 @@ class Trainer:
         """(model, optimizer, loader) to train with: the same model and optimizer, and a loader of this machine's
         batches.
 
-        optimizer: torch.optim.SGD, Adagrad, Adam or AdamW over all parameters of the model that need a gradient.
+        optimizer: torch.optim.SGD, Adagrad, Adam or AdamW over all parameters of the model that need a gradient; any
+        torch.optim.Optimizer where the config has `optimizer: {kind: torch}`.
         dataset: a torch Dataset with a length, or a tuple of arrays (input, ..., target). batch_size: items of a clock,
         over all machines together; None: `model.batch_size` of the config. schedule: of torch.optim.lr_scheduler over
         the optimizer; schedule_every: "batch" or "pass", how often the loop calls its step(). clip_norm: the norm that
@@ -114,6 +115,7 @@ class Trainer:
             clip_norm=clip_norm,
             collate=collate,
             scaler=scaler,
+            is_resident=self._machine.is_resident if self._machine is not None else self._is_resident(),
         )
         if self._loop is not None:
             raise InputError("prepare(): found a second call, expected one model with one optimizer")
@@ -182,6 +184,10 @@ class Trainer:
     def _in_config(self, key: str) -> Any:
         section = self._values.get("model", {})
         return section.get(key) if isinstance(section, Mapping) else None
+
+    def _is_resident(self) -> bool:
+        section = self._values.get("optimizer")
+        return isinstance(section, Mapping) and section.get("kind") == "torch"
 
     def _run(self, application: Application, **more: Any) -> Result:
         self._result = run({**self._values, **more}, application, name=self._name, **self._options)

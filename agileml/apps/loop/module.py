@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from agileml.application import Array, InputError, LossScaleRule, Settings, Table, Unit, Updates
+from agileml.apps.loop.optimizers import brought_section, resident_section
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
@@ -86,7 +87,8 @@ class ScriptModule(TorchModule):
     def script(self) -> Script:
         """The script that runs in this process."""
         if self._script is None:
-            self._script = Script(self.source, self.model.batch_size, self.model.threads)
+            model, is_resident = self.model, bool(self.settings.optimizer)
+            self._script = Script(self.source, model.batch_size, model.threads, is_resident=is_resident)
             self._script.is_quiet = not self._is_shown
         return self._script
 
@@ -175,7 +177,14 @@ class ScriptModule(TorchModule):
         section = {**self.settings.model, "batch_size": self.prepared.batch_size}
         if self.prepared.loss_scale is not None:
             section["loss_scale"] = asdict(self.prepared.loss_scale)
-        return {"optimizer": dict(self.prepared.section), "model": section}
+        return {
+            "optimizer": brought_section(self.prepared.section, self.settings.optimizer),
+            "model": section,
+        }
+
+    @property
+    def _resident_section(self) -> Mapping[str, Any]:
+        return resident_section(self.brings()["optimizer"]) if self.settings.optimizer else {}
 
     def learning_rate_factor(self, clock: int) -> float:
         return self.prepared.factor(clock)

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,20 +17,27 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from agileml.application import InputError
+from agileml.config.optimizer import TorchConfig
 
 # By section key, torch's name. All but the first two are the same for all groups.
 OF_GROUP = {"learning_rate": "lr", "weight_decay": "weight_decay"}
+TORCH = "torch"  # the kind of a section whose steps an optimizer of torch takes
 # Settings that the engine has no step for.
 OFF = {"amsgrad": False, "maximize": False, "dampening": 0, "lr_decay": 0, "initial_accumulator_value": 0}
 
 
-def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
+def section_of(optimizer: Any, module: nn.Module, *, is_resident: bool = False) -> dict[str, Any]:
     """The section `optimizer` of a config whose steps are those of `optimizer` over the module's parameters.
 
-    Raises InputError: another optimizer than SGD, Adagrad, Adam and AdamW, settings that have no section, parameters
-    that are not the module's, state from earlier steps, hooks of its step.
+    is_resident: a section of kind `torch`, by which an optimizer of this class steps where each machine computes.
+    Raises InputError: without it another optimizer than SGD, Adagrad, Adam and AdamW; settings that have no section,
+    parameters that are not the module's, state from earlier steps, hooks of its step.
     """
-    kind = _kind(optimizer, 0)
+    if is_resident and not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"prepare(): found an optimizer of type {type(optimizer).__name__}, expected a torch.optim.Optimizer"
+        )
+    kind = TORCH if is_resident else _kind(optimizer, 0)
     if any(state.get("step", 1) for state in optimizer.state.values() if state):  # Adagrad begins with one
         raise InputError(
             "prepare(): found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
@@ -37,6 +45,8 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
         )
     check_hooks(optimizer)
     names = _names_by_group(optimizer, module)
+    if is_resident:
+        return _of_torch(optimizer, names)
     first, *others = optimizer.param_groups
     section = {"kind": kind, **_settings(kind, first)}
     shared = {key: value for key, value in section.items() if key not in OF_GROUP}
@@ -55,6 +65,74 @@ def section_of(optimizer: Any, module: nn.Module) -> dict[str, Any]:
                 {"parameters": [glob.escape(name) for name in members], **{key: own[key] for key in OF_GROUP}}
             )
     return {**section, "groups": groups} if groups else section
+
+
+def brought_section(section: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The section that a loop or class brings to a config. asked: the config's own of kind `torch`, or nothing."""
+    return {**section, "sharded": asked["sharded"]} if asked else dict(section)
+
+
+def resident_section(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section of kind `torch` with all its keys."""
+    return TorchConfig.model_validate(section).model_dump()
+
+
+def _of_torch(optimizer: torch.optim.Optimizer, names: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The section of kind `torch`. names: of each group's parameters."""
+    made = type(optimizer)
+    usual = signature(made).parameters
+    settings = [
+        {key: value for key, value in group.items() if key in usual and key not in ("params", "lr")}
+        for group in optimizer.param_groups
+    ]
+    rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    if wrong := [rate for rate in rates if not rate > 0 or not math.isfinite(rate)]:
+        raise InputError(f"prepare(): found an optimizer with lr={wrong[0]:g}, expected more than 0")
+    groups = []
+    for number, (group, members) in enumerate(zip(settings[1:], names[1:], strict=True), 1):
+        for key, value in group.items():
+            if key != "weight_decay" and value != settings[0][key]:
+                raise InputError(
+                    f"prepare(): parameter group {number} of the optimizer has {key} {value} and group 0 "
+                    f"{settings[0][key]}, expected groups that differ in lr and weight_decay alone"
+                )
+        if members:
+            own = {"weight_decay": float(group["weight_decay"])} if "weight_decay" in group else {}
+            parameters = [glob.escape(name) for name in members]
+            groups.append({"parameters": parameters, "learning_rate": rates[number], **own})
+    found = {key: value for key, value in settings[0].items() if value != usual[key].default}
+    section = {
+        "kind": TORCH,
+        "name": _name_of(made),
+        "learning_rate": rates[0],
+        "arguments": {key: _plain(key, value) for key, value in found.items()},
+    }
+    return {**section, "groups": groups} if groups else section
+
+
+def _name_of(made: type[torch.optim.Optimizer]) -> str:
+    """The name of an optimizer's class in a config."""
+    if getattr(torch.optim, made.__name__, None) is made:
+        return made.__name__
+    if made.__module__ == "__main__" or "." in made.__qualname__:
+        raise InputError(
+            f"prepare(): found an optimizer of the class {made.__qualname__} of {made.__module__}, expected one of a "
+            "module that machines can import"
+        )
+    return f"{made.__module__}:{made.__name__}"
+
+
+def _plain(key: str, value: Any) -> Any:
+    """An argument as a config has it."""
+    if isinstance(value, tuple | list):
+        return [_plain(key, each) for each in value]
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InputError(
+        f"prepare(): found an optimizer with {key} of type {type(value).__name__}, expected a number or a text"
+    )
 
 
 def check_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -80,7 +158,8 @@ def _kind(optimizer: Any, group: int) -> str:
             return "adamw" if optimizer.param_groups[group].get("decoupled_weight_decay") else "adam"
     raise InputError(
         f"prepare(): found an optimizer of type {name}, expected torch.optim.SGD, Adagrad, Adam or AdamW: the "
-        "machines that hold the parameters take its steps"
+        "machines that hold the parameters take its steps (any other with exchange: allreduce and "
+        "optimizer: {kind: torch})"
     )
 
 

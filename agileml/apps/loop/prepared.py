@@ -77,10 +77,12 @@ def prepared_from(
     clip_norm: float | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
     scaler: Any = None,
+    is_resident: bool = False,
 ) -> Prepared:
-    """Raises InputError for anything that cannot be trained with: one sentence."""
+    """is_resident: the optimizer steps where machines compute. Raises InputError for anything that cannot be trained
+    with: one sentence."""
     FlatModule(model, "prepare()")
-    section = dict(section_of(optimizer, model))
+    section = section_of(optimizer, model, is_resident=is_resident)
     if schedule_every not in ("batch", "pass"):
         raise InputError(f'prepare(): found schedule_every={schedule_every!r}, expected "batch" or "pass"')
     if clip_norm is not None:

@@ -29,7 +29,8 @@ _here = threading.local()
 class Turn:
     """One pass through the loop's body. `number`: of the pass over the data that the batch belongs to (0-based).
 
-    factor: of the learning rates. backward: called in the place of the backward of a loss, and returns the loss.
+    factor: of the learning rates. backward: called in the place of the backward of a loss, and returns the sum of its
+    items' losses.
     changed: called at step(), a sentence if the gradients are not those that backward left. loss_scale: of the clock,
     where losses are scaled. may_overflow: a loss that is not finite is no error.
     """
@@ -52,7 +53,7 @@ class LoopReached:
 
 @dataclass(frozen=True)
 class BatchStepped:
-    """A batch is done: the sum of the losses that backward was called on."""
+    """A batch is done: the sum of what its backwards returned."""
 
     loss: float
 
@@ -86,8 +87,12 @@ def current() -> Script | None:
 class Script:
     """The user's code and the thread that runs it. All methods but `ask` are for the thread that computes."""
 
-    def __init__(self, source: UserCode, batch_size: int | None = None, threads: int = 1) -> None:
-        """batch_size: of the config, where prepare() names none. threads: of torch."""
+    def __init__(
+        self, source: UserCode, batch_size: int | None = None, threads: int = 1, *, is_resident: bool = False
+    ) -> None:
+        """batch_size: of the config, where prepare() names none. threads: of torch. is_resident: its optimizer steps
+        where machines compute."""
+        self.is_resident = is_resident
         self._source = source
         self.batch_size = batch_size
         self._torch_threads = threads
@@ -121,7 +126,8 @@ class Script:
         return self._prepared
 
     def turn(self, turn: Turn) -> float:
-        """Have the loop's body run with one batch; returns the sum of its losses. Raises what it raises, InputError."""
+        """Have the loop's body run with one batch; returns the sum of its items' losses. Raises InputError, and what it
+        raises."""
         match self._answer_to(lambda: self._turns.put(turn)):
             case BatchStepped(loss):
                 return loss

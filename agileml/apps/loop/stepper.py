@@ -65,7 +65,7 @@ class LoopStepper(Stepper):
         ) -> float:
             self._check_parameters()
             check(loss)
-            found = float(loss.detach())
+            found = self._sum_of(loss, batch.items)
             if usual is not None and number > usual and self._finished:
                 raise InputError(
                     f"backward(): found {number} calls for one batch, expected {usual} as for the batches before: "
@@ -86,7 +86,7 @@ class LoopStepper(Stepper):
         for _, parameter in self.flat.parameters:
             parameter.grad = None
         self._shown.clear()
-        return loss * batch.items
+        return loss
 
     def _check_parameters(self) -> None:
         """Raise InputError for a parameter that no table has a place for: it would not move."""

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler
 
 from agileml.application import InputError, Settings
-from agileml.apps.loop.optimizers import TorchSchedule, section_of
+from agileml.apps.loop.optimizers import TorchSchedule, brought_section, resident_section, section_of
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, OwnEvaluation
 from agileml.apps.torch.module import TorchModule
@@ -117,14 +117,18 @@ class TrainingModule(TorchModule):
     def _optimizer(self) -> tuple[Mapping[str, Any], TorchSchedule | None]:
         module = self._built().module
         optimizer = self._training.optimizer(module)
-        section = section_of(optimizer, module)
+        section = section_of(optimizer, module, is_resident=bool(self.settings.optimizer))
         found = self._training.schedule(optimizer)
         return section, None if found is None else TorchSchedule(found, optimizer)
 
     def brings(self) -> Mapping[str, Any]:
         section, schedule = self._optimizer
         more = {} if schedule is None else {"schedule": {"kind": "application"}}
-        return {"optimizer": {**section, **more}}
+        return {"optimizer": brought_section({**section, **more}, self.settings.optimizer)}
+
+    @property
+    def _resident_section(self) -> Mapping[str, Any]:
+        return resident_section(self.brings()["optimizer"]) if self.settings.optimizer else {}
 
     def learning_rate_factor(self, clock: int) -> float:
         schedule = self._optimizer[1]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agileml.application import Array, ArrivingTables, DeviceVector
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
-from agileml.apps.torch.objective import Judged, Objective, autocasting
+from agileml.apps.torch.objective import Judged, Objective
 from agileml.apps.torch.step import Batch, BeginBatch, Ready, Stepper
 from agileml.net.tensor_vector import TensorVector
 
@@ -162,17 +162,12 @@ class CudaStepper(Stepper):
         array: Array = self._host.numpy()
         return array
 
-    def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
+    def _sum_of(self, loss: Tensor, items: int) -> float:
         """Where the parameters are on the device, backward is asked of it without waiting for the loss: it computes on
         while the host does. A loss that is not finite shows later, before anything is made of the gradient."""
         if self._host is not None:
-            return super()._backward(batch, clock_items, check)
-        with autocasting(self.device, self._autocast):
-            loss = self._objective(self.module, batch.tree).loss
-        check(loss)
-        self._late.append(_LateLoss.of(loss.detach(), batch.items))
-        with self._filling():
-            self._weighted(loss, batch.items / clock_items).backward()
+            return super()._sum_of(loss, items)
+        self._late.append(_LateLoss.of(loss.detach(), items))
         return 0.0
 
     def _late_losses(self) -> float:

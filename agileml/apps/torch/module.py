@@ -202,7 +202,13 @@ class TorchModule(Application):
     @cached_property
     def _rule(self) -> TorchOptimizer | None:
         """The optimizer of torch that steps the parameters where they are, if the job has one."""
-        return TorchOptimizer(self.flat, self.settings.optimizer) if self.settings.optimizer else None
+        section = self._resident_section
+        return TorchOptimizer(self.flat, section) if section else None
+
+    @property
+    def _resident_section(self) -> Mapping[str, Any]:
+        """The section of that optimizer; empty without one."""
+        return self.settings.optimizer
 
     def share_ends(self, partitions: int) -> Mapping[str, Sequence[int]]:
         assert self._rule is not None, "asked for only where an optimizer of torch steps"

@@ -184,11 +184,15 @@ class Stepper:
             loss = self._objective(self.module, batch.tree).loss
         self.wait_for_all()  # backward may read anything
         check(loss)
-        total = float(loss.detach()) * batch.items
+        total = self._sum_of(loss, batch.items)
         if math.isfinite(total) or self.may_overflow:
             with self._filling():
                 self._weighted(loss, batch.items / clock_items).backward()
         return total
+
+    def _sum_of(self, loss: Tensor, items: int) -> float:
+        """The sum of the items' losses, of their mean: now, or 0 where it comes with `_late_losses`."""
+        return float(loss.detach()) * items
 
     # -- the loss scale ---------------------------------------------------------------------------------------
 
@@ -291,7 +295,7 @@ class Stepper:
         """All spans are complete."""
 
     def _late_losses(self) -> float:
-        """The sums of items' losses that `_backward` has not returned."""
+        """The sums of items' losses that `_sum_of` has put off."""
         return 0.0
 
     def _flat_gradient(self) -> Tensor:

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ def trained(path: str, tmp_path: Path, **more: Any) -> Result:
     return agileml.run(values(path, **more), sequential=True, out=str(tmp_path / "out"))
 
 
-def in_plain_torch(path: str, clocks: int, smoothing: float = 0.0) -> nn.Module:
+def in_plain_torch(
+    path: str, clocks: int, smoothing: float = 0.0, optimizer: Mapping[str, Any] | None = None
+) -> nn.Module:
     """The same minibatches in a loop as everybody writes it: the objects that the script prepares, before they
-    train."""
-    app = ScriptModule(Settings(model={"script": path}, slices=1))
+    train. optimizer: the section of kind `torch`, if the config has one."""
+    app = ScriptModule(Settings(model={"script": path}, slices=1, optimizer=optimizer or {}))
     found = app.prepared
     model = copy.deepcopy(found.model).train()
     places = {id(p): q for p, q in zip(found.model.parameters(), model.parameters(), strict=True)}
@@ -53,17 +56,17 @@ def in_plain_torch(path: str, clocks: int, smoothing: float = 0.0) -> nn.Module:
         {**group, "params": [places[id(p)] for p in group["params"]]}
         for group in found.optimizer.param_groups
     ]
-    optimizer = type(found.optimizer)(groups)
+    steps = type(found.optimizer)(groups)
     share = app.load(0)
     for clock in range(clocks):
         x, y = found.data.train.take(app.minibatches.numbers(Unit(clock, 0), share))
-        for group in optimizer.param_groups:
+        for group in steps.param_groups:
             group["lr"] = group["initial_lr"] * found.factor(clock)
         loss = nn.functional.cross_entropy(model(x), y, label_smoothing=smoothing)
-        optimizer.zero_grad()
+        steps.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
+        steps.step()
     app.ended()
     return model
 

@@ -163,7 +163,7 @@ def test_unused_and_frozen_parameters_stay_and_tied_ones_are_one() -> None:
     assert torch.equal(state["layer.weight"], state["tied.weight"])
     assert not torch.equal(state["layer.weight"], before)
     fresh.load_state_dict(state)
-    app.evaluate(tables)
+    app.stepper.use(tables)
     module = app.flat.module
     module.cpu()  # where it was computed on a GPU
     found = module.state_dict()

@@ -67,8 +67,11 @@ def test_machines_that_come_and_go_take_the_same_steps(make: Any, partitions: in
 
 
 def test_one_process_takes_the_same_steps(tmp_path: Path) -> None:
+    on_cpu = {"batch_size": 48, "device": "cpu"}
     found = [
-        agileml.run(values(out=str(tmp_path / str(n)), clocks=8), app, sequential=True).parameters
+        agileml.run(
+            values(out=str(tmp_path / str(n)), clocks=8, model=on_cpu), app, sequential=True
+        ).parameters
         for n, app in enumerate((OnDevice(build=Net, dataset=(X, Y)), TorchModule(build=Net, dataset=(X, Y))))
     ]
     for table in found[0]:
