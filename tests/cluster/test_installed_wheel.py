@@ -79,7 +79,7 @@ def test_doctor_passes(proteus: Path, tmp_path: Path) -> None:
 
 def test_the_demo_runs_from_any_folder(proteus: Path, tmp_path: Path) -> None:
     call(proteus, tmp_path, "configs", "--copy", ".")
-    settings = ["clocks=200", "market.speed=240", "optimizer.learning_rate=0.01"]  # shorter than the real one
+    settings = ["clocks=200", "optimizer.learning_rate=0.01"]  # shorter than the real one
     words = [word for setting in settings for word in ("--set", setting)]
     said = call(proteus, tmp_path, "run", "configs/demo.yaml", *words, "--out", "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -23,7 +23,8 @@ from agileml.apps.torch.evaluation import Evaluation, OwnEvaluation, measured_by
 from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.objective import evaluating
-from agileml.apps.torch.step import Stepper, in_turn, seeded
+from agileml.apps.torch.seeding import in_turn, seeded
+from agileml.apps.torch.step import Stepper
 from agileml.apps.torch.trial import placed_batch
 from agileml.apps.torch.units import StreamReady
 from agileml.config.text import ConfigError

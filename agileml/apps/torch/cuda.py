@@ -18,7 +18,8 @@ from torch import Tensor
 from agileml.application import Array, ArrivingTables, DeviceVector
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.objective import Judged, Objective
-from agileml.apps.torch.step import Batch, BeginBatch, Ready, Stepper
+from agileml.apps.torch.seeding import BeginBatch
+from agileml.apps.torch.step import Batch, Ready, Stepper
 from agileml.net.tensor_vector import TensorVector
 
 CHUNK = 1 << 20  # elements that go up at a time

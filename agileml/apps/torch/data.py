@@ -20,8 +20,8 @@ from agileml.apps.files.formats.sections import KINDS as FILE_KINDS
 from agileml.apps.files.formats.sections import items_in_files
 from agileml.apps.labelled import Labelled, load_labelled
 from agileml.apps.torch.batches.read_groups import ReadGroups
+from agileml.apps.torch.batches.trees import tensors
 from agileml.apps.torch.names import called
-from agileml.apps.torch.trees import tensors
 from agileml.apps.user_code import function_named
 from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError, nearest, show

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from agileml.application import InputError
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.objective import autocasting, evaluating, right_places
-from agileml.apps.torch.step import Batch, BeginBatch, Stepper
+from agileml.apps.torch.seeding import BeginBatch
+from agileml.apps.torch.step import Batch, Stepper
 from agileml.apps.torch.trial import MOST_ITEMS, placed_batch, tried_test_batch
 
 LOSS, ACCURACY = "test_loss", "test_accuracy"

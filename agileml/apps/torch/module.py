@@ -12,7 +12,6 @@ Buffers that `state_dict()` does not have are constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -31,8 +30,9 @@ from agileml.apps.torch.flat import PARAMETERS, FlatModule
 from agileml.apps.torch.names import ModuleConfig, built, objective_of
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import TorchOptimizer
+from agileml.apps.torch.seeding import TORCH, seeded, seeded_for_data
 from agileml.apps.torch.staged.staged_module import StagedModule, staged_module
-from agileml.apps.torch.step import TORCH, Stepper, seeded
+from agileml.apps.torch.step import Stepper
 from agileml.apps.torch.trial import try_batches
 from agileml.apps.torch.units import StreamReady, UnitComputation
 from agileml.apps.user_code import function_named
@@ -396,8 +396,3 @@ class TorchModule(Application):
 
 def _restored(settings: Settings, own: dict[str, Any]) -> TorchModule:
     return TorchModule(settings, **own)
-
-
-def seeded_for_data(seed: int) -> AbstractContextManager[object]:
-    """Random numbers of a data set from `seed` on, in whichever process its items are made."""
-    return seeded(seed, 1, torch.device("cpu"))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,11 +19,11 @@ from agileml.apps.torch.forward.first_use import FirstUses
 from agileml.apps.torch.forward.linear import handed_out, second_gradient, write_in_place
 from agileml.apps.torch.forward.row_tables import RowTables
 from agileml.apps.torch.objective import Judged, Objective, autocasting
+from agileml.apps.torch.seeding import BeginBatch
 from agileml.core.parameters.layout import ALIGNMENT
 from agileml.core.parameters.loss_scale import LOSS_SCALE
 
 Ready = Callable[[int, int], None]
-BeginBatch = Callable[[int], None]  # by the number of the batch among those of its unit, from 0
 # Below it no loss needs a scale: a gradient that overflows here is not one of float16's.
 LEAST_SCALE = 2.0**-16
 HERE_ALONE = 2  # references to an array that only a local variable and the call that counts them have
@@ -351,61 +348,3 @@ class Stepper:
                     "register_buffer(..., persistent=True) for what changes, and a plain attribute for what forward "
                     "computes anew"
                 )
-
-
-# torch's random generator and its threads belong to the process: units of one process take turns.
-TORCH = threading.RLock()
-
-
-def in_turn() -> AbstractContextManager[Any]:
-    """One unit at a time in this process: torch's random numbers and threads are the process's own."""
-    return TORCH
-
-
-@contextmanager
-def alone(threads: int) -> Iterator[None]:
-    """torch for this thread alone, with so many threads of its own and random numbers from a fixed seed on; as before
-    afterwards."""
-    with TORCH, seeded(0, threads, torch.device("cpu")):
-        yield
-
-
-@contextmanager
-def seeded(seed: int, threads: int, device: torch.device) -> Iterator[BeginBatch]:
-    """The random numbers of torch, NumPy and Python from `seed` on, and so many threads of torch; all as before
-    afterwards.
-
-    Gives a function to call with the number of each batch before it is computed: all but the first have random numbers
-    of their own, which do not depend on how many the batches before have drawn.
-    """
-    # torch.manual_seed also walks through every kind of accelerator, which takes longer than a small step.
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    states = [generator.get_state() for generator in generators]
-    numpys, pythons = np.random.get_state(), random.getstate()
-    before = torch.get_num_threads()
-    # Always: it also tells torch's own MKL, which limits of OpenMP from elsewhere do not reach.
-    torch.set_num_threads(threads)
-
-    def begin(number: int) -> None:
-        if number:
-            own = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]
-            _draw_from(generators, int(own >> np.uint64(1)))
-
-    try:
-        _draw_from(generators, seed)
-        yield begin
-    finally:
-        torch.set_num_threads(before)
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        np.random.set_state(numpys)
-        random.setstate(pythons)
-
-
-def _draw_from(generators: Sequence[torch.Generator], seed: int) -> None:
-    for generator in generators:
-        generator.manual_seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)

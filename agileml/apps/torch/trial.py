@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from agileml.application import Array, InputError
+from agileml.apps.torch.batches.trees import copied, mapped
 from agileml.apps.torch.data import DataSet
 from agileml.apps.torch.export import exported
 from agileml.apps.torch.flat import changed_parameter
 from agileml.apps.torch.objective import evaluating
-from agileml.apps.torch.step import Batch, Stepper, seeded
-from agileml.apps.torch.trees import copied, mapped
+from agileml.apps.torch.seeding import seeded
+from agileml.apps.torch.step import Batch, Stepper
 from agileml.core.compute.traces import is_in_user_code
 
 MOST_ITEMS = 8  # of a batch that is tried

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from agileml.application import Array, DeviceVector, Unit, Updates
 from agileml.apps.torch.batches.loader import Request
 from agileml.apps.torch.batches.minibatches import ExampleSlice
+from agileml.apps.torch.batches.trees import copied
 from agileml.apps.torch.evaluation import ACCURACY, Evaluation, Sums, add
 from agileml.apps.torch.flat import PARAMETERS
-from agileml.apps.torch.step import TORCH, Batch, Ready, seeded
-from agileml.apps.torch.trees import copied
+from agileml.apps.torch.seeding import TORCH, seeded
+from agileml.apps.torch.step import Batch, Ready
 from agileml.apps.torch.trial import placed_batch
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from agileml.application import Array, InputError, StageOutput, StagePlan, Unit,
 from agileml.apps.torch.flat import FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.names import ModuleConfig, loss_named
 from agileml.apps.torch.objective import Loss
+from agileml.apps.torch.seeding import alone, in_turn, seeded
 from agileml.apps.torch.staged.stage_buffers import StageBuffers
-from agileml.apps.torch.step import alone, in_turn, seeded
 from agileml.apps.torch.trial import placed_batch
 from agileml.config.text import ConfigError
 from pipeline.stages.cut import StageCode, cut

@@ -19,9 +19,9 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import Dataset
 
 from agileml.application import InputError, Settings, Unit
+from agileml.apps.torch.batches.trees import mapped, tensors
 from agileml.apps.torch.flat import PARAMETERS
 from agileml.apps.torch.module import TorchModule
-from agileml.apps.torch.trees import mapped, tensors
 from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
