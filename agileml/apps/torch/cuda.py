@@ -71,7 +71,8 @@ class CudaStepper(Stepper):
 
     The parameters of a clock go up in chunks through two pinned buffers: one is filled while the other is on its way.
     A gradient goes down on a stream of its own as soon as backward has it, into pinned memory that becomes the
-    updates' array; torch's allocator of pinned memory keeps what is freed.
+    updates' array; torch's allocator of pinned memory keeps what is freed. Where a replica has the parameters, both
+    stay on the device.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class CudaStepper(Stepper):
         self._down = torch.cuda.Stream(self.device)
         self._staging = [torch.empty(CHUNK, dtype=flat.dtype, pin_memory=True) for _ in range(2)]
         self._sent_up = [torch.cuda.Event() for _ in range(2)]
-        self._host: Tensor | None = None
+        self._host: Tensor | None = None  # where a gradient goes down to; None: it stays on the device
         self._on_the_way: deque[tuple[TensorSpan, torch.cuda.Event]] = deque()
 
     def reside(self) -> Tensor:
@@ -151,15 +152,14 @@ class CudaStepper(Stepper):
 
     def _begin(self) -> Array | DeviceVector:
         self._on_the_way.clear()
+        self._late.clear()
+        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
+        self._clear_gaps(self._gradient)
         if self._resident is not None:
-            self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
-            self._clear_gaps(self._gradient)
-            self._late.clear()
+            self._host = None
             self._written = set()  # the vector has it
             return TensorVector(self._gradient, self._written)
-        self._gradient = torch.empty(self.flat.elements, dtype=self.flat.dtype, device=self.device)
         self._host = torch.empty(self.flat.elements, dtype=self.flat.dtype, pin_memory=True)
-        self._clear_gaps(self._gradient)
         array: Array = self._host.numpy()
         return array
 
