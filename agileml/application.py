@@ -42,6 +42,10 @@ class DeviceVector(ABC):
         """Add the elements of a vector of this size, in place."""
 
     @abstractmethod
+    def plus(self, other: DeviceVector) -> DeviceVector:
+        """The sum with a vector of this size, in memory of its own."""
+
+    @abstractmethod
     def joined(self, pieces: Sequence[DeviceVector]) -> DeviceVector:
         """The elements of vectors on this device, one after the other: without a copy where they are neighbours."""
 

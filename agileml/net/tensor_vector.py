@@ -52,6 +52,10 @@ class TensorVector(DeviceVector):
         self.written = self.written | other.written
         self.ready = self._mark()
 
+    def plus(self, other: DeviceVector) -> TensorVector:
+        assert isinstance(other, TensorVector)
+        return TensorVector(self.tensor + other.tensor, self.written | other.written)
+
     def joined(self, pieces: Sequence[DeviceVector]) -> TensorVector:
         vectors = [piece for piece in pieces if isinstance(piece, TensorVector)]
         tensors = [vector.tensor for vector in vectors]

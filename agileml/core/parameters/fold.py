@@ -61,8 +61,11 @@ def _merge_rows(rows_a, values_a, rows_b, values_b, rows, values):  # type: igno
 def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) -> Block:
     if isinstance(left, OnDevice):
         assert isinstance(right, OnDevice)
-        left.values.add(right.values)  # nobody else reads a unit's vector
-        return left
+        if not own_left and not own_right:
+            return OnDevice(left.values.plus(right.values))
+        into, other = (left, right) if own_left else (right, left)
+        into.values.add(other.values)
+        return into
     if isinstance(left, Dense):
         assert isinstance(right, Dense)
         # Adding into an array in the cache takes less than half the time, and no second array.
@@ -90,8 +93,11 @@ def _shared(contribution: Contribution) -> _Node:
 
 def _given(contribution: Contribution) -> _Node:
     """A contribution whose arrays may be overwritten."""
-    writeable = (isinstance(b, Dense | Sparse) and b.values.flags.writeable for b in contribution.blocks)
-    return _Node(contribution, tuple(writeable))
+    return _Node(contribution, tuple(block is not None and _may_write(block) for block in contribution.blocks))
+
+
+def _may_write(block: Block) -> bool:
+    return isinstance(block, OnDevice) or bool(block.values.flags.writeable)
 
 
 def _added(left: _Node, right: _Node) -> _Node:

@@ -6,6 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agileml.core.parameters.fold import Contribution, Fold, running_sum
+from agileml.core.parameters.layout import OnDevice
 from agileml.net.tensor_vector import TensorVector
 
 
@@ -37,3 +39,31 @@ def test_what_is_added_to_a_piece_is_added_to_the_whole() -> None:
     whole[2:4].add(TensorVector(torch.ones(2, dtype=torch.float64)))
     assert whole.tensor.tolist() == [0, 0, 1, 1, 0, 0]
     assert (whole.size, whole.nbytes, whole.dtype) == (6, 48, "float64")
+
+
+def units(*numbers: float) -> list[Contribution]:
+    """Contributions of vectors that hold one of the numbers each."""
+    return [Contribution((OnDevice(TensorVector(torch.full((3,), number), {"a"})),)) for number in numbers]
+
+
+def numbers_of(contribution: Contribution) -> list[float]:
+    (block,) = contribution.blocks
+    assert isinstance(block, OnDevice) and isinstance(block.values, TensorVector)
+    return block.values.tensor.tolist()
+
+
+def test_a_fold_leaves_the_vectors_that_a_worker_keeps_as_they_are() -> None:
+    """A change of machines drops the fold, and the worker pushes what it has kept again."""
+    kept = units(1.0, 2.0, 4.0)
+    for _ in range(2):
+        fold = Fold(deterministic=False)
+        for number, contribution in enumerate(kept):
+            fold.add(1 << number, contribution)
+        assert numbers_of(fold.total()) == [7.0] * 3
+    assert [numbers_of(each) for each in kept] == [[1.0] * 3, [2.0] * 3, [4.0] * 3]
+
+
+def test_units_of_a_bundle_are_added_in_the_memory_of_the_first() -> None:
+    leaves = units(1.0, 2.0, 4.0)
+    total = running_sum(leaves)
+    assert numbers_of(total) == [7.0] * 3 and total.blocks == leaves[0].blocks
