@@ -216,7 +216,8 @@ class TorchModule(Application):
 
     def replica(self, rate_at: Callable[[int], float]) -> TorchReplica:
         assert self._rule is not None, "asked for only where tables are resident"
-        return TorchReplica(self.stepper, self._rule, rate_at, TORCH, self.model.threads, self.loss_scale())
+        threads, scaling, is_alone = self.model.threads, self.loss_scale(), self.settings.is_alone
+        return TorchReplica(self.stepper, self._rule, rate_at, TORCH, threads, scaling, is_alone=is_alone)
 
     def loss_scale(self) -> LossScaleRule | None:
         return self.model.scale_rule(self.flat.dtype)

@@ -38,8 +38,12 @@ class TorchReplica:
         lock: threading.RLock,
         threads: int,
         scaling: LossScaleRule | None = None,
+        *,
+        is_alone: bool = False,
     ) -> None:
-        """lock: held while a unit is computed. threads: of torch, in a step. scaling: of the losses."""
+        """lock: held while a unit is computed. threads: of torch, in a step. scaling: of the losses. is_alone: no other
+        machine steps along the same sums."""
+        self._is_alone = is_alone
         self._stepper = stepper
         self._rule = rule
         self._rate_at = rate_at
@@ -117,9 +121,10 @@ class TorchReplica:
                 torch.set_num_threads(before)
 
     def _reached(self, found: Array | DeviceVector) -> Sequence[bool]:
-        """Of each parameter, whether a unit had a gradient for it."""
+        """Of each parameter, whether a unit had a gradient for it. All machines see it in the sum, so that they agree
+        where all that units had is -0.0."""
         if isinstance(found, TensorVector):
-            if all(span.name in found.written for span in self._spans):
+            if self._is_alone and all(span.name in found.written for span in self._spans):
                 return [True] * len(self._spans)
             return reached_on_device(found.tensor, self._spans, self._firsts)
         assert isinstance(found, np.ndarray), type(found)

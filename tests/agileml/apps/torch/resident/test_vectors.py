@@ -89,6 +89,25 @@ def test_a_unit_hands_out_vectors() -> None:
     assert found.written == {"first.weight", "first.bias", "head.weight", "head.bias"}
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_machines_step_the_same_parameters_along_a_sum_of_minus_zeros(*, is_alone: bool) -> None:
+    """One had a gradient of -0.0 for each parameter, another had none. A machine that is alone asks its backward."""
+    section = {"kind": "torch", "name": "AdamW", "learning_rate": 0.1, "arguments": {}, "groups": []}
+    optimizer = {**section, "clip_norm": None, "sharded": False}
+    found = []
+    for written in (True, False):
+        settings = Settings({}, {}, optimizer=optimizer, is_alone=is_alone)
+        app = OnDevice(settings, build=Net, dataset=(X, Y))
+        start = {t.name: [(0, app.initial(t).reshape(-1))] for t in app.tables() if t.resident}
+        replica = app.replica(lambda clock: 0.1)
+        replica.place(start)
+        names = {span.name for span in app.flat.spans} if written else set()
+        gradient = torch.full((app.flat.elements,), -0.0, dtype=torch.float64)
+        replica.step(0, {PARAMETERS: TensorVector(gradient, names)})
+        found.append(replica.read(PARAMETERS, 0, app.flat.elements))
+    assert (found[0] == found[1]).all() != is_alone
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_parameter_is_reached_where_an_element_is_not_minus_zero(dtype: torch.dtype) -> None:
     spans = lay_out((name, torch.Size([3])) for name in "abcd")
