@@ -12,6 +12,7 @@ import torch
 
 import agileml
 from agileml.application import Array, DeviceVector, Settings, Unit
+from agileml.apps.torch.cuda import CudaStepper
 from agileml.apps.torch.flat import PARAMETERS, FlatModule, lay_out
 from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.names import objective_of
@@ -87,6 +88,12 @@ def test_a_unit_hands_out_vectors() -> None:
     found = updates.tables[PARAMETERS]
     assert isinstance(found, TensorVector)
     assert found.written == {"first.weight", "first.bias", "head.weight", "head.bias"}
+
+
+def test_a_loss_that_is_on_the_host_is_known_at_once() -> None:
+    stepper = object.__new__(CudaStepper)
+    stepper._host, stepper._late = None, []
+    assert stepper._sum_of(torch.tensor(0.5, requires_grad=True), 4) == 2.0 and not stepper._late
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
