@@ -128,7 +128,7 @@ class ScriptModule(TorchModule):
         if self._script is not None:
             self._script.stop()
         self._script, self._is_spent, self._is_shown = None, False, False
-        for name in ("data", "flat", "stepper", "minibatches", "_computation"):
+        for name in ("data", "flat", "stepper", "minibatches", "_computation", "_rule"):
             self.__dict__.pop(name, None)
 
     # -- what it is made of -----------------------------------------------------------------------------------

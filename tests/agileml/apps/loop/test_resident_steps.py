@@ -10,9 +10,12 @@ from torch import nn
 
 import agileml
 from agileml.application import InputError
+from agileml.apps.loop.module import ScriptModule
 from agileml.apps.loop.optimizers import section_of
+from agileml.config.job import from_values
 from agileml.config.optimizer import TorchConfig
 from agileml.config.text import ConfigError
+from agileml.process.spec import RunSpec
 from tests.agileml.apps.loop.scripts import HEAD, loop, script, values
 from tests.agileml.apps.loop.test_loop import CLIPPED, ONE, PLAN, SCHEDULED_BODY, in_plain_torch, trained
 from tests.agileml.apps.loop.test_training_class import config
@@ -57,6 +60,15 @@ def test_these_are_the_steps_of_plain_torch(tmp_path: Path) -> None:
     plain = in_plain_torch(path, 28, optimizer=TorchConfig().model_dump())
     for name, tensor in plain.state_dict().items():
         torch.testing.assert_close(found.state_dict()[name], tensor, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_a_script_that_begins_anew_has_an_optimizer_over_its_new_model(tmp_path: Path) -> None:
+    app = RunSpec("run", from_values(values(script(tmp_path), **ASKED))).build()
+    assert isinstance(app, ScriptModule)
+    parameters = app.tables()[0]
+    app.check()
+    app.initial(parameters)
+    assert app._rule is not None and app._rule.flat is app.flat
 
 
 def test_a_class_too(tmp_path: Path) -> None:
