@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from agileml.application import InputError
+from agileml.apps.loop.own_optimizers import arguments_of, plain
 from agileml.config.optimizer import TorchConfig
 
 # By section key, torch's name. All but the first two are the same for all groups.
@@ -97,16 +98,15 @@ def _of_torch(optimizer: torch.optim.Optimizer, names: Sequence[Sequence[str]]) 
                     f"{settings[0][key]}, expected groups that differ in lr and weight_decay alone"
                 )
         if members:
-            own = {"weight_decay": float(group["weight_decay"])} if "weight_decay" in group else {}
+            shown = optimizer.param_groups[number]
+            own = {"weight_decay": float(shown["weight_decay"])} if "weight_decay" in shown else {}
             parameters = [glob.escape(name) for name in members]
             groups.append({"parameters": parameters, "learning_rate": rates[number], **own})
     found = {key: value for key, value in settings[0].items() if value != usual[key].default}
-    section = {
-        "kind": TORCH,
-        "name": _name_of(made),
-        "learning_rate": rates[0],
-        "arguments": {key: _plain(key, value) for key, value in found.items()},
-    }
+    name, arguments = _name_of(made), {key: plain(key, value) for key, value in found.items()}
+    if ":" in name:  # torch's own have all their settings in their groups
+        arguments = arguments_of(optimizer, arguments)
+    section = {"kind": TORCH, "name": name, "learning_rate": rates[0], "arguments": arguments}
     return {**section, "groups": groups} if groups else section
 
 
@@ -120,19 +120,6 @@ def _name_of(made: type[torch.optim.Optimizer]) -> str:
             "module that machines can import"
         )
     return f"{made.__module__}:{made.__name__}"
-
-
-def _plain(key: str, value: Any) -> Any:
-    """An argument as a config has it."""
-    if isinstance(value, tuple | list):
-        return [_plain(key, each) for each in value]
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise InputError(
-        f"prepare(): found an optimizer with {key} of type {type(value).__name__}, expected a number or a text"
-    )
 
 
 def check_hooks(optimizer: torch.optim.Optimizer) -> None:

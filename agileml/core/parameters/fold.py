@@ -93,7 +93,9 @@ def _shared(contribution: Contribution) -> _Node:
 
 def _given(contribution: Contribution) -> _Node:
     """A contribution whose arrays may be overwritten."""
-    return _Node(contribution, tuple(block is not None and _may_write(block) for block in contribution.blocks))
+    return _Node(
+        contribution, tuple(block is not None and _may_write(block) for block in contribution.blocks)
+    )
 
 
 def _may_write(block: Block) -> bool:

@@ -11,7 +11,9 @@ from torch import nn
 import agileml
 from agileml.application import InputError
 from agileml.apps.loop.module import ScriptModule
-from agileml.apps.loop.optimizers import section_of
+from agileml.apps.loop.optimizers import resident_section, section_of
+from agileml.apps.torch.flat import FlatModule
+from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.config.job import from_values
 from agileml.config.optimizer import TorchConfig
 from agileml.config.text import ConfigError
@@ -105,6 +107,28 @@ class Own(torch.optim.SGD):
     """One that machines can import."""
 
 
+class TakesAny(torch.optim.AdamW):
+    """Its arguments have no names."""
+
+    def __init__(self, params: Any, **named: Any) -> None:
+        super().__init__(params, **named)
+
+
+class Fixed(torch.optim.SGD):
+    """One that sets a setting of torch's itself."""
+
+    def __init__(self, params: Any, lr: float = 0.1, **named: Any) -> None:
+        super().__init__(params, lr=lr, momentum=0.5, **named)
+
+
+class Limited(torch.optim.SGD):
+    """A setting is an attribute, and another one is found under no name."""
+
+    def __init__(self, params: Any, lr: float = 0.1, limit: float = 1.0, twice: int = 1) -> None:
+        super().__init__(params, lr=lr)
+        self.limit, self._times = limit, 2 * twice
+
+
 def wrong_optimizers() -> dict[str, tuple[Any, str]]:
     class Local(torch.optim.SGD):
         """One that nobody can."""
@@ -120,6 +144,11 @@ def wrong_optimizers() -> dict[str, tuple[Any, str]]:
             lambda net: torch.optim.SGD(groups(net, momentum=0.5), lr=0.1),
             r"group 1 of the optimizer has momentum 0\.5 and group 0 0",
         ),
+        "setting of a group": (
+            lambda net: Own(groups(net, is_slow=True), lr=0.1),
+            r"is_slow=True, which Own\(\.\.\.\) does not make again",
+        ),
+        "hidden setting": (lambda net: Limited(net.parameters(), twice=2), "_times=4, which Limited"),
         "rate": (lambda net: torch.optim.SGD(net.parameters(), lr=0.0), "lr=0, expected more than 0"),
     }
 
@@ -135,6 +164,39 @@ def test_what_cannot_step_there_is_a_sentence(name: str) -> None:
 def test_a_class_of_the_users_has_a_name_that_machines_import() -> None:
     net = nn.Linear(3, 2)
     assert section_of(Own(net.parameters(), lr=0.1), net, is_resident=True)["name"] == f"{__name__}:Own"
+
+
+def own_optimizers() -> dict[str, tuple[Any, dict[str, Any]]]:
+    return {
+        "any": (
+            lambda net: TakesAny(net.parameters(), lr=0.1, betas=(0.5, 0.6), weight_decay=np.float64(0.5)),
+            {"betas": [0.5, 0.6], "weight_decay": 0.5},
+        ),
+        "defaults": (lambda net: TakesAny(net.parameters(), lr=0.1), {}),
+        "fixed": (lambda net: Fixed(net.parameters(), nesterov=True), {"nesterov": True}),
+        "attribute": (lambda net: Limited(net.parameters(), limit=3.0), {"limit": 3.0}),
+        "named": (lambda net: Own(net.named_parameters(), lr=0.1, momentum=0.5), {"momentum": 0.5}),
+        "tensor": (lambda net: TakesAny(net.parameters(), lr=torch.tensor(0.1), eps=0.5), {"eps": 0.5}),
+        "groups": (
+            lambda net: TakesAny(
+                [{"params": [net.weight], "weight_decay": 0.5}, {"params": [net.bias], "lr": 0.5}],
+                weight_decay=0.2,
+            ),
+            {"weight_decay": 0.5},
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", own_optimizers())
+def test_a_class_of_the_users_is_made_again_with_all_its_settings(name: str) -> None:
+    make, arguments = own_optimizers()[name]
+    net = nn.Linear(3, 2)
+    section = section_of(make(net), net, is_resident=True)
+    assert section["arguments"] == arguments
+    again = TorchOptimizer(FlatModule(net, "net"), resident_section(section)).over(list(net.parameters()))
+    for found, wanted in zip(again.param_groups, make(net).param_groups, strict=True):
+        for key in wanted.keys() - {"params", "param_names", "fused"}:
+            assert found[key] == pytest.approx(wanted[key]), key
 
 
 def test_without_it_the_sentence_says_what_takes_any_optimizer(tmp_path: Path) -> None:
