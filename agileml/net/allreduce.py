@@ -234,8 +234,10 @@ class _Group:
             if self.member.size > 1:
                 self._process_group = self._collectives.open(self.member, self._store, self._timeout_s)
             while (command := self._asked.get()) is not None and not self._is_abandoned.is_set():
-                begun = self._sent(command) if isinstance(command, Gather) else self._begun(command)
-                self._under_way.put(begun)
+                self._under_way.put(
+                    self._sent(command) if isinstance(command, Gather) else self._begun(command)
+                )
+                del command  # its blocks would lie beside those of the next clock
         except Exception as error:
             self._is_over.set()
             self._fail(error)
@@ -287,17 +289,23 @@ class _Group:
     def _end_all(self) -> None:
         has_failed = False
         while (found := self._under_way.get()) is not None:
-            try:
-                for work in found.works:
-                    work.wait()
-            except Exception as error:
-                if not has_failed:
-                    self._fail(error)
-                has_failed = True
-            if not has_failed and not self._is_over.is_set():
-                self._report(_answer(found))
+            has_failed = not self._has_ended(found, has_failed=has_failed)
+            del found
         # Only now: destroying a group waits for its collectives and holds the interpreter's lock.
         self._process_group = None
+
+    def _has_ended(self, found: _Sum, *, has_failed: bool) -> bool:
+        """Wait for the collectives of a command and report the result, if all before have one. False if one failed."""
+        try:
+            for work in found.works:
+                work.wait()
+        except Exception as error:
+            if not has_failed:
+                self._fail(error)
+            return False
+        if not has_failed and not self._is_over.is_set():
+            self._report(_answer(found))
+        return not has_failed
 
 
 def _writeable(block: Array | DeviceVector) -> Array | DeviceVector:

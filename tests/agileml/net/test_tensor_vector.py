@@ -1,13 +1,21 @@
 """A gradient that stays on its device is cut, added and joined in its own memory."""
 
+import gc
+import queue
+import time
+import weakref
 from itertools import pairwise
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agileml.core.parameters.fold import Contribution, Fold, running_sum
 from agileml.core.parameters.layout import OnDevice
+from agileml.core.protocol.commands import Form, Reduce, Reduced
+from agileml.net.allreduce import AllReduce
+from agileml.net.collectives import Gloo
 from agileml.net.tensor_vector import TensorVector
 
 
@@ -67,3 +75,21 @@ def test_units_of_a_bundle_are_added_in_the_memory_of_the_first() -> None:
     leaves = units(1.0, 2.0, 4.0)
     total = running_sum(leaves)
     assert numbers_of(total) == [7.0] * 3 and total.blocks == leaves[0].blocks
+
+
+def test_the_threads_of_a_group_keep_no_vector_that_they_have_added_up() -> None:
+    """It would lie on the device beside that of the next clock."""
+    events: queue.SimpleQueue[object] = queue.SimpleQueue()
+    reducing = AllReduce("a", events.put, Gloo())
+    reducing.form(Form(1, ("a",)), "127.0.0.1")
+    memory = np.ones(8)
+    is_kept = weakref.ref(memory)
+    reducing.ask(Reduce(1, 0, 0, (TensorVector(torch.from_numpy(memory)),), 0.5, 4, False))
+    assert isinstance(events.get(timeout=30), Reduced)
+    del memory
+    until_s = time.monotonic() + 10
+    while is_kept() is not None and time.monotonic() < until_s:
+        gc.collect()
+        time.sleep(0.01)
+    assert is_kept() is None
+    reducing.stop()
