@@ -52,7 +52,7 @@ def _lacking(optimizer: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> 
         groups.append({"params": stand_ins, **own})
     named = {key: value for key, value in arguments.items() if key not in FORMS}
     try:
-        again = type(optimizer)(groups, lr=float(optimizer.param_groups[0]["lr"]), **named)  # type: ignore[call-arg]
+        again = type(optimizer)(groups, lr=float(optimizer.param_groups[0]["lr"]), **named)
     except Exception:  # whatever a class of the user's raises
         return {}
     lacking = {}

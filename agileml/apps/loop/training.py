@@ -65,7 +65,8 @@ class Training:
         return found if right is None else found | {ACCURACY: (right.sum(), right.numel())}
 
     def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """SGD, Adagrad, Adam or AdamW of torch.optim over the module's parameters: AdamW."""
+        """SGD, Adagrad, Adam or AdamW of torch.optim over the module's parameters, any other where the config has
+        `optimizer: {kind: torch}`: AdamW."""
         return torch.optim.AdamW(module.parameters())
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:

@@ -166,9 +166,8 @@ class CudaStepper(Stepper):
     def _sum_of(self, loss: Tensor, items: int) -> float:
         """Where the parameters are on the device, backward is asked of it without waiting for the loss: it computes on
         while the host does. A loss that is not finite shows later, before anything is made of the gradient."""
-        if (
-            self._host is not None or loss.device.type != "cuda"
-        ):  # the user's code may compute a loss on the host
+        is_here = loss.device.type != "cuda"  # the user's code may compute a loss on the host
+        if self._host is not None or is_here:
             return super()._sum_of(loss, items)
         self._late.append(_LateLoss.of(loss.detach(), items))
         return 0.0

@@ -63,9 +63,9 @@ def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) ->
         assert isinstance(right, OnDevice)
         if not own_left and not own_right:
             return OnDevice(left.values.plus(right.values))
-        into, other = (left, right) if own_left else (right, left)
-        into.values.add(other.values)
-        return into
+        kept, added = (left, right) if own_left else (right, left)
+        kept.values.add(added.values)
+        return kept
     if isinstance(left, Dense):
         assert isinstance(right, Dense)
         # Adding into an array in the cache takes less than half the time, and no second array.
