@@ -234,10 +234,9 @@ def test_a_disk_that_takes_no_more_leaves_earlier_files_whole(tmp_path: Path) ->
     assert clocks[:60] == list(range(1, 61))
     assert clocks == sorted(set(clocks))  # a shorter line may fit where a longer one did not
     assert result["lost"] == 199 - len(clocks) > 0
-    assert (
-        len(result["told"]) == 1
-        and "lines do not fit and are left out (No space left on device)" in result["told"][0]
-    )
+    (told,) = result["told"]
+    # Where the limit is the end of a line, the system's own error; times have more digits or fewer.
+    assert re.search(r"lines do not fit and are left out \((No space left on device|File too large)\)", told)
     assert [each.event.kind for each in kept[len(clocks) :]] == ["warning", "finished"]
     (warned,) = events_of(kept, Warned)
     assert warned.reason.startswith(f"{result['lost']} lines of events.jsonl did not fit")
