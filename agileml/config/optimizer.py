@@ -212,9 +212,8 @@ def check_optimizer(
             "parameters, optimizers of torch step whole ones on every machine (exchange: allreduce)",
             key=("optimizer", "kind"),
         )
-    if (
-        application != "torch" and ":" not in application
-    ):  # one of the user's shows what it is when it is built
+    # One of the user's shows what it is when it is built.
+    if application != "torch" and ":" not in application:
         raise only_modules(application)
     if workers not in ("auto", 1):
         raise ConfigError(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from agileml.application import Array, InputError, LossScaleRule, Settings, Table, Unit, Updates
-from agileml.apps.loop.optimizers import brought_section, resident_section
+from agileml.apps.loop.optimizers import brought_section
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
@@ -182,10 +182,6 @@ class ScriptModule(TorchModule):
             "optimizer": brought_section(self.prepared.section, self.settings.optimizer),
             "model": section,
         }
-
-    @property
-    def _resident_section(self) -> Mapping[str, Any]:
-        return resident_section(self.brings()["optimizer"]) if self.settings.optimizer else {}
 
     def learning_rate_factor(self, clock: int) -> float:
         return self.prepared.factor(clock)

@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from agileml.application import InputError
 from agileml.apps.loop.own_optimizers import arguments_of, plain
-from agileml.config.optimizer import TorchConfig
 
 # By section key, torch's name. All but the first two are the same for all groups.
 OF_GROUP = {"learning_rate": "lr", "weight_decay": "weight_decay"}
@@ -71,11 +70,6 @@ def section_of(optimizer: Any, module: nn.Module, *, is_resident: bool = False) 
 def brought_section(section: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """The section that a loop or class brings to a config. asked: the config's own of kind `torch`, or nothing."""
     return {**section, "sharded": asked["sharded"]} if asked else dict(section)
-
-
-def resident_section(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section of kind `torch` with all its keys."""
-    return TorchConfig.model_validate(section).model_dump()
 
 
 def _of_torch(optimizer: torch.optim.Optimizer, names: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler
 
 from agileml.application import InputError, Settings
-from agileml.apps.loop.optimizers import TorchSchedule, brought_section, resident_section, section_of
+from agileml.apps.loop.optimizers import TorchSchedule, brought_section, section_of
 from agileml.apps.torch.data import Examples
 from agileml.apps.torch.evaluation import ACCURACY, LOSS, Evaluation, OwnEvaluation
 from agileml.apps.torch.module import TorchModule
@@ -126,10 +126,6 @@ class TrainingModule(TorchModule):
         section, schedule = self._optimizer
         more = {} if schedule is None else {"schedule": {"kind": "application"}}
         return {"optimizer": brought_section({**section, **more}, self.settings.optimizer)}
-
-    @property
-    def _resident_section(self) -> Mapping[str, Any]:
-        return resident_section(self.brings()["optimizer"]) if self.settings.optimizer else {}
 
     def learning_rate_factor(self, clock: int) -> float:
         schedule = self._optimizer[1]

@@ -36,7 +36,7 @@ from agileml.apps.torch.step import Stepper
 from agileml.apps.torch.trial import try_batches
 from agileml.apps.torch.units import StreamReady, UnitComputation
 from agileml.apps.user_code import function_named
-from agileml.config.optimizer import BY_ROW
+from agileml.config.optimizer import BY_ROW, TorchConfig
 from agileml.config.section import validate
 from agileml.config.text import ConfigError
 
@@ -202,13 +202,12 @@ class TorchModule(Application):
     @cached_property
     def _rule(self) -> TorchOptimizer | None:
         """The optimizer of torch that steps the parameters where they are, if the job has one."""
-        section = self._resident_section
-        return TorchOptimizer(self.flat, section) if section else None
-
-    @property
-    def _resident_section(self) -> Mapping[str, Any]:
-        """The section of that optimizer; empty without one."""
-        return self.settings.optimizer
+        if not self.settings.optimizer:
+            return None
+        own = self.brings().get("optimizer")  # a loop or a class of the user's has it
+        return TorchOptimizer(
+            self.flat, TorchConfig.model_validate(own).model_dump() if own else self.settings.optimizer
+        )
 
     def share_ends(self, partitions: int) -> Mapping[str, Sequence[int]]:
         assert self._rule is not None, "asked for only where an optimizer of torch steps"

@@ -11,7 +11,7 @@ from torch import nn
 import agileml
 from agileml.application import InputError
 from agileml.apps.loop.module import ScriptModule
-from agileml.apps.loop.optimizers import resident_section, section_of
+from agileml.apps.loop.optimizers import section_of
 from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.resident.state import TorchOptimizer
 from agileml.config.job import from_values
@@ -193,7 +193,9 @@ def test_a_class_of_the_users_is_made_again_with_all_its_settings(name: str) -> 
     net = nn.Linear(3, 2)
     section = section_of(make(net), net, is_resident=True)
     assert section["arguments"] == arguments
-    again = TorchOptimizer(FlatModule(net, "net"), resident_section(section)).over(list(net.parameters()))
+    again = TorchOptimizer(FlatModule(net, "net"), TorchConfig.model_validate(section).model_dump()).over(
+        list(net.parameters())
+    )
     for found, wanted in zip(again.param_groups, make(net).param_groups, strict=True):
         for key in wanted.keys() - {"params", "param_names", "fused"}:
             assert found[key] == pytest.approx(wanted[key]), key
