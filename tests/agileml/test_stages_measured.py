@@ -124,6 +124,7 @@ def test_machines_move_what_the_formulas_say(
         assert counted[name].received == pytest.approx(load.received, rel=0.02, abs=W)
 
 
+@pytest.mark.slow
 def test_trials_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As eager as can be: another stage is tried whatever it promises."""
     eager = TrialRule(clocks=8, settle=1, try_gain=-99.0, worth=-1e12)

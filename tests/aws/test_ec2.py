@@ -205,6 +205,7 @@ def test_a_pool_that_vanishes_is_said_and_left_alone_and_its_machines_stay(ec2: 
     assert ground.start_s + 480 + GONE_S <= begun.at_s <= ground.start_s + 1500 < over.at_s
 
 
+@pytest.mark.slow
 def test_a_new_process_bills_machines_of_a_pool_that_vanished_before_it(ec2: Ec2Layer) -> None:
     """It knows no price of theirs, so at the end of an hour it takes what the type costs on demand."""
     ground, log = AwsGround(ec2, "unknown", hours=1.5), Memory()
@@ -223,6 +224,7 @@ def test_a_new_process_bills_machines_of_a_pool_that_vanished_before_it(ec2: Ec2
     assert hours == {TYPES["c5.xlarge"]}
 
 
+@pytest.mark.slow
 def test_a_market_without_any_price_is_said_and_the_job_waits(ec2: Ec2Layer) -> None:
     ground, log = AwsGround(ec2, "bare"), Memory()
     prices, ec2.prices = dict(ec2.prices), {}
@@ -358,6 +360,7 @@ def campaign(url: str, folder: Path, kills: int) -> Counter[str]:
     return made.seen
 
 
+@pytest.mark.slow
 def test_three_kills(moto_url: str, tmp_path: Path) -> None:
     assert sum(campaign(moto_url, tmp_path, 3).values()) == 3
 

@@ -145,6 +145,7 @@ def _spot(layer: Ec2Layer, job: str) -> list[str]:
     return [each["InstanceId"] for each in layer.alive(job) if each.get("InstanceLifecycle") == "spot"]
 
 
+@pytest.mark.slow
 def test_an_order_that_a_region_never_answers_holds_up_nothing_and_costs_nothing(
     ec2: Ec2Layer, west: Ec2Layer
 ) -> None:
@@ -256,6 +257,7 @@ def _told(record: Record) -> tuple[Instance, ...]:
     return (record.instance,) if isinstance(record, Stray) else ()
 
 
+@pytest.mark.slow
 def test_three_kills_over_two_regions(moto_url: str, tmp_path: Path) -> None:
     assert sum(campaign(moto_url, tmp_path, 3).values()) == 3
 

@@ -65,6 +65,7 @@ def test_a_notice_goes_through_the_rule_and_queue_of_its_region(rig: StackRig) -
     assert notice.instance_id == "i-0abc" and not attach(rig.site, "job", rig.plain).queue.notices()
 
 
+@pytest.mark.slow
 def test_each_network_has_a_peering_with_each(moto_url: str) -> None:
     rig = StackRig(moto_url, "mesh", regions=MANY)
     rig.up()
@@ -116,6 +117,7 @@ def campaign(url: str, some: int | None) -> int:
     return deaths
 
 
+@pytest.mark.slow
 def test_up_and_down_die_at_two_moments(moto_url: str) -> None:
     assert campaign(moto_url, 2) == 2
 

@@ -369,6 +369,7 @@ def interrupted(url: str, some: int | None) -> None:
     )
 
 
+@pytest.mark.slow
 def test_interrupted_at_some_changes_and_repeated(moto_url: str) -> None:
     interrupted(moto_url, 2)
 

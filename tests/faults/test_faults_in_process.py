@@ -125,7 +125,7 @@ def test_a_machine_keeps_its_pace_and_changes_it_at_the_planned_clock(tmp_path: 
     assert paces.spent("m0", paces.changed + 1)[1].wait_s >= 0.1
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_one_of_two_reliable_machines_dies(stage: int, tmp_path: Path) -> None:
     plan = [{"at_clock": 8, "kill_reliable": 1}]
     values = job(MLR, clocks=16, machines=TWO_RELIABLE, stage=stage, plan=plan)

@@ -51,6 +51,7 @@ def test_one_result_with_helpers_that_die_and_machines_that_come_and_go(name: st
     assert units_helped(rig) > 30
 
 
+@pytest.mark.slow
 def test_ssp_goes_through_them_too(tmp_path: Path) -> None:
     more: dict[str, Any] = {"consistency": {"kind": "ssp", "slack": 1}, "helping": True}
     values = job(JOBS["mlr-sgd"], plan=PLAN, clocks=1000, pace=PACE, units_per_slice=4, **more)

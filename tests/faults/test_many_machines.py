@@ -54,6 +54,7 @@ class Replacing:
             rig.head.tell(Stop())
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_machines_that_went(tmp_path: Path) -> None:
     values = job(MLR, clocks=100_000, pace={"unit_s": 0.002})
     watch = Replacing()

@@ -45,6 +45,7 @@ def test_a_hundred_notices_within_a_second_doubled_and_in_any_order(scripts: Any
     assert len(script.views) <= 2 + MANY  # never one change per request
 
 
+@pytest.mark.slow
 def test_seven_machines_over_sockets_are_told_a_hundred_times(tmp_path: Path) -> None:
     values = lasting(MLR, machines={"reliable": 1, "transient": 7, "max": 8})
     told: list[str] = []

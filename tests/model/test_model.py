@@ -104,14 +104,14 @@ def test_schedules_of_every_fault() -> None:
     assert_everything_happened(assert_clean([*seeds_with_everything("bsp", 3), *SHORT_NOTICES], "bsp"))
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("dense", 20), ("ssp", 20), ("asp", 15), ("overlap", 15)])
+@pytest.mark.parametrize(("mode", "seeds"), [("dense", 8), ("ssp", 6), ("asp", 9), ("overlap", 6)])
 def test_schedules_of_faults_at_random(mode: str, seeds: int) -> None:
     assert_machines_came_and_went(assert_clean(range(seeds), mode))
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])
 def test_schedules_in_which_work_fails_on_machines(mode: str) -> None:
-    tally = run_many(range(8), mode, sick=True)
+    tally = run_many(range(5), mode, sick=True)
     print(f"\n{tally}")
     assert not tally.failed, f"python -m tests.model.run --mode {mode} --sick --seed N: {tally.failed[:5]}"
     assert tally.fired["sick"] > 4
@@ -119,17 +119,17 @@ def test_schedules_in_which_work_fails_on_machines(mode: str) -> None:
 
 
 def test_schedules_with_one_sum_per_worker() -> None:
-    assert_machines_came_and_went(assert_clean(range(12), "sum"))
+    assert_machines_came_and_went(assert_clean(range(6), "sum"))
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("elastic", 14), ("denseelastic", 6)])
+@pytest.mark.parametrize(("mode", "seeds"), [("elastic", 14), ("denseelastic", 4)])
 def test_schedules_with_supersteps(mode: str, seeds: int) -> None:
     """Each ends with the bits that its log gives, and with every minibatch once in the log."""
     tally = assert_clean(range(seeds), mode)
     assert tally.seen["rollbacks"] > seeds / 8 and tally.fired["join"] > seeds / 4, tally
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("asppool", 4), ("ssppool", 7), ("denseasppool", 4)])
+@pytest.mark.parametrize(("mode", "seeds"), [("asppool", 3), ("ssppool", 4), ("denseasppool", 3)])
 def test_schedules_with_one_pool_of_bundles(mode: str, seeds: int) -> None:
     """Whoever draws a bundle, each counts once. In seed 107 all go back to a cut before a clock that is whole."""
     tally = assert_clean([*range(seeds), 107], mode)
@@ -146,13 +146,13 @@ def test_schedules_with_sums_by_all_reduce() -> None:
 
 
 def test_a_forward_that_waits_is_often_aborted_where_it_overlaps() -> None:
-    tally = assert_clean(range(300, 315), "overlap")
-    assert tally.fired["early"] > 150
-    assert tally.fired["abort"] > 3
+    tally = assert_clean(range(300, 312), "overlap")
+    assert tally.fired["early"] > 100
+    assert tally.fired["abort"] > 1
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("bsp", 10), ("dense", 12), ("sum", 8), ("allreduce", 16), ("overlap", 8)]
+    ("mode", "seeds"), [("bsp", 5), ("dense", 8), ("sum", 6), ("allreduce", 16), ("overlap", 4)]
 )
 def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + PLANNED)
@@ -160,7 +160,7 @@ def test_schedules_with_a_plan_for_every_clock(mode: str, seeds: int) -> None:
     assert_machines_came_and_went(tally)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 10), ("dense", 8), ("ssp", 8), ("allreduce", 8)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 4), ("dense", 6), ("ssp", 4), ("allreduce", 6)])
 def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + CLIPPED)
     assert_machines_came_and_went(tally)
@@ -168,10 +168,10 @@ def test_schedules_in_which_the_norm_of_gradients_is_limited(mode: str, seeds: i
 
 @pytest.mark.parametrize("mode", ["bsp" + SCALED, "allreduce" + SCALED, "dense" + LAMB])
 def test_schedules_in_which_units_overflow_or_layers_have_norms(mode: str) -> None:
-    assert_machines_came_and_went(assert_clean(range(14), mode))
+    assert_machines_came_and_went(assert_clean(range(9), mode))
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 8), ("ssp", 4), ("allreduce", 18)])
+@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 4), ("ssp", 3), ("allreduce", 8)])
 def test_schedules_in_which_cuts_are_held_until_they_were_judged(mode: str, seeds: int) -> None:
     # In seed 60 an owner was past the clock of a cut, and the next one must not lie behind a clock that waits.
     tally = assert_clean([*range(seeds), 60], mode + HELD)
@@ -179,7 +179,9 @@ def test_schedules_in_which_cuts_are_held_until_they_were_judged(mode: str, seed
     assert_machines_came_and_went(tally)
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("bsp", 6), ("dense", 25), ("sum", 4), ("ssp", 8)])
+@pytest.mark.parametrize(
+    ("mode", "seeds"), [("bsp", 4), pytest.param("dense", 25, marks=pytest.mark.slow), ("sum", 4), ("ssp", 8)]
+)
 def test_schedules_in_which_machines_help_each_other(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode + HELPED)
     for message in ("BegunHelping", "HelpCompleted", "CancelHelp", "CancelAck", "HelpPush"):
@@ -194,14 +196,14 @@ def test_schedules_in_which_the_plans_of_some_clocks_have_machines_help() -> Non
 
 def test_schedules_of_a_pipeline() -> None:
     """Each machine computes its layers of every unit; the bits are those of one process all the same."""
-    tally = assert_clean(range(15), FLUSH)
+    tally = assert_clean(range(9), FLUSH)
     assert_machines_came_and_went(tally)
     assert tally.seen["rollbacks"] > 2, tally
-    assert_clean(range(5), FLUSH + CLIPPED)
+    assert_clean(range(2), FLUSH + CLIPPED)
 
 
 @pytest.mark.parametrize(
-    ("mode", "seeds"), [("stash", 8), ("none", 10), ("vertical_sync", 6), ("double_buffered", 13)]
+    ("mode", "seeds"), [("stash", 5), ("none", 10), ("vertical_sync", 5), ("double_buffered", 13)]
 )
 def test_schedules_of_a_pipeline_without_a_flush(mode: str, seeds: int) -> None:
     """Each ends with what the thesis' formulas make of the stages in its log; gentle ones compute nothing again."""
@@ -212,20 +214,20 @@ def test_schedules_of_a_pipeline_without_a_flush(mode: str, seeds: int) -> None:
 
 def test_schedules_with_tables_in_replicas() -> None:
     """The counts of every cut are checked, so a cut that a replica is ahead of or behind fails."""
-    tally = assert_clean(range(20), "allreduce" + RESIDENT)
+    tally = assert_clean(range(8), "allreduce" + RESIDENT)
     assert_machines_came_and_went(tally)
 
 
 def test_schedules_with_the_state_of_replicas_shared_out() -> None:
     """A machine that goes without notice takes a part of the state along: all go back to the cut."""
-    tally = assert_clean(range(12), "allreduce" + SHARDED)
+    tally = assert_clean(range(7), "allreduce" + SHARDED)
     assert_machines_came_and_went(tally)
     assert tally.seen["rollbacks"] > 2, tally
 
 
 @pytest.mark.parametrize(
     ("mode", "seeds"),
-    [("bsp", 4), ("dense", 2), ("ssp", 2), ("asp", 2), ("allreduce", 2), ("overlap", 2)],
+    [("bsp", 2), ("dense", 1), ("ssp", 2), ("asp", 1), ("allreduce", 1), ("overlap", 1)],
 )
 def test_schedules_of_30_faults(mode: str, seeds: int) -> None:
     tally = assert_clean(range(seeds), mode, faults=30)

@@ -42,7 +42,7 @@ PLAN = [
 
 @pytest.mark.parametrize(
     "name",
-    ["lda", "embeddings", *(pytest.param(n, marks=pytest.mark.slow) for n in ("kmeans", "kmeans-minibatch"))],
+    ["lda", *(pytest.param(n, marks=pytest.mark.slow) for n in ("embeddings", "kmeans", "kmeans-minibatch"))],
 )
 def test_machines_that_come_go_and_die_do_not_change_a_bit(name: str, tmp_path: Path) -> None:
     base: Mapping[str, Any] = JOBS[name]

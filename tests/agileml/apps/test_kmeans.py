@@ -70,6 +70,7 @@ def test_every_clock_is_a_pass_of_lloyds_algorithm() -> None:
         np.testing.assert_allclose(centres_of(train(app, clocks)["clusters"]), centres, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_minibatches_are_as_good_as_scikit_learns() -> None:
     ours, theirs = [], []
     for seed in range(5):

@@ -123,6 +123,7 @@ def test_sums_of_lanes_are_rounded_one_by_one(kind: type) -> None:
         assert np.array_equal(sums.reshape(vectors, LANES), expected)
 
 
+@pytest.mark.slow
 def test_a_word_with_more_tokens_than_16_bits_hold_draws_the_same_topics() -> None:
     # The other tokens of word 1 are elsewhere: they make its counts wide, and change no weight of word 0.
     words, starts = np.zeros(30, np.int32), np.array([0, 10, 30])
@@ -154,7 +155,7 @@ def test_the_topic_drawn_is_where_the_partial_sums_pass(topics: int, u: float, s
 
 
 @SAMPLERS
-@pytest.mark.parametrize("alpha", [0.05, 1.0])
+@pytest.mark.parametrize("alpha", [0.05, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_token_is_drawn_as_the_formula_says(sampler: Any, alpha: float) -> None:
     # A document of one token; the other counts are those of other documents.
     topics, words, beta, draws = 4, 3, 0.5, 40_000

@@ -101,7 +101,7 @@ def test_it_ends_where_scikit_learn_ends(l2: float) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_digits_by_minibatches_are_as_good_as_scikit_learn(seed: int) -> None:
     app = LogisticRegression(Settings(seed=seed, slices=16, clocks_per_pass=4))
     tables = run_sequential(app, optimizer=optimizer("adam", learning_rate=0.1), clocks=300)

@@ -46,6 +46,7 @@ def test_help_does_not_change_a_bit(base: Mapping[str, Any], tmp_path: Path) -> 
     assert len(ran.of(MembershipChanged)) >= 4
 
 
+@pytest.mark.slow
 def test_machines_that_may_choose_help_each_other_where_units_may_not_move(tmp_path: Path) -> None:
     """With `balance: static` speeds that last are a reason to help, and each choice gives its reason."""
     values = job(MLR, balance="static", helping="auto", stage=1, clocks=1000, **PACE)

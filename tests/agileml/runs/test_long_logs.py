@@ -163,6 +163,7 @@ def test_500_machines_for_a_week_stay_below_1_gb(tmp_path: Path) -> None:
     assert len(newest_events(tmp_path / "events.jsonl")) < 500
 
 
+@pytest.mark.slow
 def test_a_day_of_a_small_run_keeps_its_figures(tmp_path: Path) -> None:
     day_s = 24 * HOUR_S
     events = list(a_run(5, day_s, 10.0))

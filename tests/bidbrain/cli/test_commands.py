@@ -158,6 +158,7 @@ def test_simulations_that_begin_in_one_second_have_folders_of_their_own(
     assert ["seed: 1" in page for page in pages] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_type_without_an_on_demand_price_is_left_out_and_said(capsys, turbulent, tmp_path: Path) -> None:
     path = tmp_path / "mixed.csv.gz"
     named = {"c4.xlarge": "zz9.xlarge"}

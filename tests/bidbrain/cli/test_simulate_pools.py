@@ -44,6 +44,7 @@ def test_jobs_of_which_none_ends_have_a_page_too(capsys, tmp_path: Path) -> None
     assert json.loads((tmp_path / "table.json").read_text())[0]["cost"] is None
 
 
+@pytest.mark.slow
 def test_a_sweep_over_pools_has_the_settings_of_a_run_and_its_page_names_them(capsys, tmp_path: Path) -> None:
     """What a config does not say is other on pools than on prices: cap 1, a boot of 180 s, a deadline of 1.5."""
     trace = tmp_path / "pool.json"

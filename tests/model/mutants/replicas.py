@@ -87,7 +87,7 @@ def the_end_is_not_told_to_other_replicas(original, self, message, version, bloc
     return Params(found.epoch, found.partition, found.clock, found.version, found.blocks)
 
 
-@replaces(AsyncStageLinks.pause, mode=ASYNC, caught_by=0)
+@replaces(AsyncStageLinks.pause, mode=ASYNC, caught_by=13)
 def the_end_lies_before_what_a_replica_has_begun(original, self):
     """One machine has units of a clock in flight that the others do not begin."""
     was_asked = self._is_asked

@@ -159,6 +159,7 @@ def test_very_branching_models_fall_back_to_prefixes_with_a_bound() -> None:
     assert plan.lower_bound_seconds == pytest.approx(plan.single_seconds / 4)
 
 
+@pytest.mark.slow
 def test_a_memory_limit_makes_no_search_exact_that_is_too_large_without_it() -> None:
     rng = np.random.default_rng(4)
     layers = tuple(Layer(f"l{i}", *rng.uniform(0.1, 1, 2), *rng.uniform(0, 9, 2)) for i in range(30))

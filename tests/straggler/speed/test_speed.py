@@ -61,6 +61,7 @@ def test_arima_follows_a_trend_exactly_and_finds_its_coefficients() -> None:
     assert arima.ma == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_narx_is_ahead_where_cpu_and_memory_explain_the_speed() -> None:
     """Table 3's order. Drift is where the others come closest: averages do almost as well there."""
     for made, margin in ((regimes, 0.8), (bursts, 0.5), (drift, 1.0)):
@@ -79,6 +80,7 @@ def test_narx_has_fewer_than_20_weights_and_sees_a_drop_before_it_is_measured() 
     assert Memoryless().predict(half) == 1.0
 
 
+@pytest.mark.slow
 def test_narx_from_scratch_is_an_average_until_it_is_trained() -> None:
     trace = regimes(0, 700)
     errors = []

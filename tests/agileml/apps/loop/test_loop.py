@@ -283,6 +283,7 @@ trainer.evaluate_on((x[:101], y[:101]), measure, every=EVERY)
 """
 
 
+@pytest.mark.slow
 def test_machines_share_the_items_that_a_loop_evaluates(tmp_path: Path) -> None:
     """At each pass' end, with the parameters of one version; the training keeps its bits."""
     path = script(tmp_path, prepare=PREPARE + MEASURE.replace("EVERY", '"pass"'))

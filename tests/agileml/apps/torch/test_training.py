@@ -83,6 +83,7 @@ def in_float64() -> TorchModule:
     return TorchModule(Settings(DATA, {"batch_size": 64}, 3, 2), build=Double)
 
 
+@pytest.mark.slow
 def test_200_steps_are_those_of_plain_torch() -> None:
     """DistributedDataParallel computes the mean that one process computes on the whole minibatch."""
     app = in_float64()

@@ -76,6 +76,7 @@ def test_one_contribution_leaves_the_machine_and_a_dead_process_is_reported() ->
         alone.pool.stop()
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_while_it_computes_is_no_failure_of_user_code() -> None:
     alone = Alone({"application": "tests.agileml.process.compute_pool.failing:EndsAtUnit5"})
     try:
