@@ -9,6 +9,7 @@ Long because it is the whole contract of a user's code, and is read as one.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -311,7 +312,21 @@ class Stages(Protocol):
 
 
 class InputError(ValueError):
-    """Bad input of the user. The message is one sentence: what was found, where, and what is expected."""
+    """Bad input of the user. The message is one sentence: what was found, where, and what is expected.
+
+    It ends up in logs, so web addresses in it have neither user and password nor the query, which may be a signature.
+    """
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(_WEB_ADDRESS.sub(_without_secrets, sentence))
+
+
+_WEB_ADDRESS = re.compile(r"(https?://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE)
+
+
+def _without_secrets(address: re.Match[str]) -> str:
+    scheme, user, place, query = address.groups()
+    return scheme + ("...@" if user else "") + place + ("?..." if query else "")
 
 
 class Application(ABC):

@@ -1,5 +1,6 @@
 """Which files a path names, on this machine and by fsspec."""
 
+from copy import copy
 from pathlib import Path
 
 import fsspec
@@ -38,6 +39,18 @@ def test_a_folder_and_a_file_may_have_brackets_in_their_names(folder: Path) -> N
     assert names(str(odd)) == names("train [v2]*/") == ["a.parquet", "b.parquet"]
     (odd / "b.parquet").rename(odd / "[b].parquet")
     assert names("train [v2]*/[b].parquet") == ["[b].parquet"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("https://b.example/a.npz?X-Sig=5e&t=1 is empty", "https://b.example/a.npz?... is empty"),
+        ("403, url='HTTPS://me:pw@b.example/a?sig=5e', so", "403, url='HTTPS://...@b.example/a?...', so"),
+        ("s3://b/part-?.parquet, http://b.example:80/a@2", "s3://b/part-?.parquet, http://b.example:80/a@2"),
+    ],
+)
+def test_an_error_shows_no_signature_nor_password_of_an_address(said: str, shown: str) -> None:
+    assert str(InputError(said)) == str(copy(InputError(said))) == shown
 
 
 def test_fsspec_names_the_same_files_and_fetches_them_once(folder: Path) -> None:
