@@ -51,6 +51,7 @@ test-ray: venv
 # its modes; 5,000 in each take a night. CHAOS_SEEDS: how often each way to train goes through twelve random faults on real
 # nodes, 2 by default; 10 take two hours more.
 test-all: export SCHEDULES ?= 100
+test-all: export THOROUGH := 1
 test-all: check
 	$(BIN)/pytest -q -m "not cluster" -n auto --dist worksteal; tests=$$?; $(BIN)/pytest -q -m cluster || tests=1; exit $$tests
 

@@ -178,7 +178,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), BAD)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [pytest.param(*bad, marks=pytest.mark.slow if n % 3 else []) for n, bad in enumerate(BAD)],
+)
 def test_what_cannot_work_is_one_sentence_and_makes_nothing(
     proteus: Callable[..., str], moto_url: str, tmp_path: Path, change: str, said: str
 ) -> None:

@@ -31,6 +31,7 @@ from bidbrain.live.cloud import (
 )
 from tests.aws.layer import Ec2Layer
 from tests.aws.metadata import Metadata
+from tests.examples import examples
 
 pytestmark = pytest.mark.aws
 
@@ -96,7 +97,7 @@ class Queue:
 
 @given(messages=st.integers(0, 45), failing=st.sets(st.integers(1, 9)))
 @example(messages=14, failing={2})
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=examples(100), deadline=None)
 def test_no_message_is_deleted_whose_notice_nobody_got(messages: int, failing: set[int]) -> None:
     kind = "EC2 Spot Instance Interruption Warning"
     at, bodies = "2026-05-01T12:00:00Z", []

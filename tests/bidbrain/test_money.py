@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidbrain.money import machine_seconds_micro_usd, micro_usd, rounded_ratio, show_usd
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_more_than_sums_can_hold_is_refused(text: str) -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(1, 10**6))
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 def test_rounding_is_half_up(numerator: int, denominator: int) -> None:
     exact = Fraction(numerator, denominator)
     rounded = rounded_ratio(numerator, denominator)
@@ -38,7 +39,7 @@ def test_rounding_is_half_up(numerator: int, denominator: int) -> None:
 
 
 @given(st.integers(1, 10**8), st.integers(1, 4096), st.sampled_from([1, 2, 4, 8, 36]), st.integers(0, 3600))
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 def test_machine_seconds_are_the_nearest_micro_dollar(price: int, vcpus: int, nu: int, seconds: int) -> None:
     exact = Fraction(price) * Fraction(vcpus, nu) * Fraction(seconds, 3600)
     assert abs(machine_seconds_micro_usd(price, vcpus, nu, seconds) - exact) <= Fraction(1, 2)

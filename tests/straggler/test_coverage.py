@@ -17,9 +17,10 @@ from straggler.coverage import (
     span,
     union,
 )
+from tests.examples import examples
 
 SETS = st.integers(0, 2**70 - 1)
-EXAMPLES = settings(deadline=None, derandomize=True, max_examples=200)
+EXAMPLES = settings(deadline=None, derandomize=True, max_examples=examples(200))
 
 
 def as_set(units: int) -> set[int]:

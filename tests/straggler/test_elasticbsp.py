@@ -14,6 +14,7 @@ from straggler.elasticbsp import (
     predicted_end_times,
     zipline,
 )
+from tests.examples import examples
 
 # The long version is slow.
 each_count = pytest.mark.parametrize("cases", [1500, pytest.param(5000, marks=pytest.mark.slow)])
@@ -105,7 +106,7 @@ def test_the_paper_objective_grows_with_the_lookahead_and_rate_does_not() -> Non
     assert barriers == {"wait": [212, 910, 9805], "rate": [212, 212, 212]}
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32), st.integers(1, 1000))
 def test_zipline_is_independent_of_origin_unit_and_order(
     n: int, lookahead: int, seed: int, scale: int
@@ -164,7 +165,7 @@ def test_bad_input_is_named(times: object, arguments: dict, sentence: str) -> No
         zipline(times, **arguments)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=8), st.integers(1, 40))
 def test_policy_keeps_the_bound_and_says_why(intervals: list[int], lookahead: int) -> None:
     policy = ElasticBsp(lookahead)

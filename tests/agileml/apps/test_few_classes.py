@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.apps.few_classes import MOST_CLASSES, add_gradient, logits_of
+from tests.examples import examples
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 @given(
     classes=st.integers(1, 13) | st.just(MOST_CLASSES + 1),
     items=st.integers(0, 13),

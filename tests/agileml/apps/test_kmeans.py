@@ -17,6 +17,7 @@ from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.process.spec import RunSpec
+from tests.examples import examples
 
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
 BLOBS = {"kind": "blobs", "examples": 1500, "features": 6, "classes": 5, "spread": 3.0, "test_fraction": 0.2}
@@ -30,7 +31,7 @@ def start_of(app: KMeans) -> Array:
     return centres_of(app.initial(app.tables()[0])).astype(np.float32)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=examples(40))
 @given(st.integers(0, 600), st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**32 - 1))
 def test_each_item_goes_to_its_nearest_centre(n: int, clusters: int, features: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

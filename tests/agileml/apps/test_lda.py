@@ -26,6 +26,7 @@ from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.process.spec import RunSpec
+from tests.examples import examples
 
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
 CHOICE = "agileml.apps.gibbs.units.faster_sampler"
@@ -138,7 +139,7 @@ def test_a_word_with_more_tokens_than_16_bits_hold_draws_the_same_topics() -> No
     assert found[0] == found[1]
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(topics=st.integers(2, 100), u=st.floats(0, 1 - 2**-24, width=32), seed=st.integers(0, 2**32 - 1))
 def test_the_topic_drawn_is_where_the_partial_sums_pass(topics: int, u: float, seed: int) -> None:
     lanes = -(-topics // LANES) * LANES

@@ -39,8 +39,9 @@ from tests.agileml.checkpoints.rig import (
     same,
     write,
 )
+from tests.examples import examples
 
-FEW = settings(deadline=None, derandomize=True, max_examples=60)
+FEW = settings(deadline=None, derandomize=True, max_examples=examples(60))
 NAME = CutId(7, 3)
 
 arrays = st.sampled_from(sorted(DTYPES.values())).flatmap(

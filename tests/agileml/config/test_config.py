@@ -17,6 +17,7 @@ from agileml.config.optimizer import AdamConfig, MomentumConfig
 from agileml.config.plan import JoinConfig, MachineCounts, NoticeConfig, machines_over_time
 from agileml.config.section import Section
 from bidbrain.history.prices import Market
+from tests.examples import examples
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 BASE: dict[str, Any] = {"application": "mf", "clocks": 20}
@@ -454,7 +455,7 @@ def configs(draw: st.DrawFn) -> JobConfig:
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(configs())
 def test_the_resolved_config_loads_back_equal(config: JobConfig) -> None:
     from agileml.config.text import parse_yaml

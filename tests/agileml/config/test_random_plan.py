@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agileml.config.job import JobConfig, from_values, load
 from agileml.config.random_plan import random_plan
 from agileml.config.text import ConfigError
+from tests.examples import examples
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
 
@@ -21,7 +22,7 @@ def config_of(reliable: int, transient: int, most: int, *, checkpoints: bool) ->
     return from_values(values | ({"checkpoint": {"path": "somewhere"}} if checkpoints else {}))
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 @given(
     seed=st.integers(0, 10**6),
     faults=st.integers(1, 30),

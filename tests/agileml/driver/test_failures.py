@@ -11,11 +11,12 @@ from agileml.checkpoints.errors import DamagedError, StoreError
 from agileml.core.protocol.commands import Halt, HaltKind
 from agileml.driver.failures import Death, Failures, begin_error, cause_of, halt_error
 from agileml.errors import CheckpointsUnreadError, RunError, StateLostError
+from tests.examples import examples
 
 STEPS = st.lists(st.tuples(st.sampled_from(["died", "lives", "lost"]), st.sampled_from("abc")), max_size=60)
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=examples(300))
 @given(STEPS, st.integers(0, 4))
 def test_a_death_counts_when_the_machine_lives_and_never_when_it_is_lost(
     steps: list[tuple[str, str]], most: int

@@ -19,6 +19,7 @@ from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Instance, InstanceNotice
 from bidbrain.live.estimators import Estimator
 from bidbrain.setting import ON_DEMAND_ZONE
+from tests.examples import examples
 
 SPOT, STEADY = Market("c3.8xlarge", "us-east-1a"), Market("c4.xlarge", ON_DEMAND_ZONE)
 
@@ -330,7 +331,7 @@ class TestCalls(Calls.TestCase):  # type: ignore[name-defined, misc]
 
 @pytest.mark.slow
 class TestManyCalls(Calls.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(deadline=None, max_examples=300, stateful_step_count=50)
+    settings = settings(deadline=None, max_examples=examples(300), stateful_step_count=50)
 
 
 def test_nodes_of_a_cluster_are_found_by_the_label_with_their_instance_id() -> None:

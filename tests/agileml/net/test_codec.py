@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as npst
 from agileml.net import codec as codec_module
 from agileml.net.codec import Codec
 from agileml.net.codec_arrays import DTYPES, CodecError
+from tests.examples import examples
 
 NodeId = NewType("NodeId", str)
 
@@ -128,13 +129,13 @@ messages = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 @given(messages)
 def test_what_goes_in_comes_out(message: Everything) -> None:
     assert same(there_and_back(message), message)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(st.binary(max_size=200), st.lists(arrays, max_size=2))
 def test_random_bytes_are_refused(header: bytes, arrays: list[np.ndarray]) -> None:
     with pytest.raises(CodecError):

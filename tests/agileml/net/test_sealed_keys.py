@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agileml.net.keys import KeyPair
 from agileml.net.sealed_keys import KeyRecipient, SealError, seal
+from tests.examples import examples
 
 KEYS = KeyPair.generate()
 MACHINE = KeyRecipient("run", "m0")
@@ -38,7 +39,7 @@ def test_they_are_bound_to_a_run_and_a_machine(run: str, name: str) -> None:
 
 
 @given(st.integers(0, len(SEALED) - 1), st.integers(1, 255))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 def test_what_was_changed_on_the_way_is_refused(at: int, by: int) -> None:
     changed = bytearray(SEALED)
     changed[at] ^= by

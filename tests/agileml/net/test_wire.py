@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agileml.net import wire
 from agileml.net.links import connection_ids
+from tests.examples import examples
 
 ORIGIN = wire.Origin(b"worker-1", recipient=7, link=9)
 
@@ -39,7 +40,7 @@ def put_together(messages: list[list[bytes]]) -> tuple[wire.MessageHead, list[by
     return head, arrays
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 @given(
     st.binary(max_size=50),
     st.lists(st.integers(0, 200_000), max_size=8),

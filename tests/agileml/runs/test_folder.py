@@ -36,6 +36,7 @@ from agileml.runs.owner import owner_of, this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
 from tests.agileml.runs.full_disk import files_of_at_most
 from tests.agileml.runs.model_file import model_sha256
+from tests.examples import examples
 
 
 def test_the_digest_follows_its_recipe() -> None:
@@ -46,7 +47,7 @@ def test_the_digest_follows_its_recipe() -> None:
     assert params_sha256(tables) == expected.hexdigest()
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
     st.sampled_from(["float32", "float64", "int64"]),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.runs.progress import Snapshot, line, parse_line
+from tests.examples import examples
 
 COUNTS = st.integers(0, 10**6)
 NOTES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30).map(str.strip)
@@ -17,7 +18,7 @@ LOSSES = st.none() | st.floats(-LARGEST, LARGEST) | st.sampled_from([math.inf, -
 POSITIVE = st.floats(1e-3, 1e6)
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
+@settings(deadline=None, derandomize=True, max_examples=examples(400))
 @given(
     st.builds(
         Snapshot,

@@ -14,6 +14,7 @@ from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import EndedInstance, Instance, Order
 from tests.bidbrain.aws.demo_stack import LIMITS
+from tests.examples import examples
 
 SPOT = Market("c5.xlarge", "us-east-1a")
 PRICE = 60_000  # micro-dollars per hour
@@ -34,7 +35,7 @@ def bought(expenses: Expenses, token: str, count: int, at_s: int, price: int = P
     return names
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=examples(50))
 @given(
     st.lists(st.tuples(st.integers(1, 4000), st.integers(1, 300_000)), min_size=1, max_size=8),
     st.sampled_from([Ending.TERMINATED, Ending.EVICTED]),
@@ -123,7 +124,7 @@ class Fate(StrEnum):
     REFUSED = "refused"  # EC2 has not heard of its token, and it is answered with nothing
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(

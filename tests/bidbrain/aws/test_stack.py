@@ -37,6 +37,7 @@ from bidbrain.aws.stack.template import (
     wanted,
 )
 from tests.bidbrain.aws.demo_stack import LIMITS, NAMES, PACKAGE, SITE, THERE, WANTED, WEST, WEST_IMAGE
+from tests.examples import examples
 
 RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
 
@@ -146,7 +147,7 @@ def test_a_bucket_that_an_earlier_stack_left_is_used_and_not_made() -> None:
     assert {("bucket", NAMES.bucket), ("role", NAMES.head), ("queue", NAMES.plain)} <= told
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(st.sampled_from([k for k in PartKind if k not in AMONG_OBJECTS]), st.booleans()),

@@ -19,6 +19,7 @@ from bidbrain.history.prices import NEVER_S, Market, Steps, find_holes
 from bidbrain.history.readers import HistoryError, open_text, read_history, read_rows
 from bidbrain.instants import Interval, parse_instant
 from tests.bidbrain.makers import broken_gzip
+from tests.examples import examples
 
 HEADER = "timestamp,instance_type,availability_zone,product,price\n"
 ENTRY = {"InstanceType": "m", "AvailabilityZone": "z", "ProductDescription": "L", "SpotPrice": "1"}
@@ -35,7 +36,7 @@ def naive_price(rows: list[tuple[int, int]], now: int) -> int | None:
 
 
 @given(ROWS)
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(deadline=None, derandomize=True, max_examples=examples(120))
 def test_steps_say_what_the_rows_say(rows: list[tuple[int, int]]) -> None:
     steps = Steps.from_rows([t for t, _ in rows], [p for _, p in rows])
     for now in range(-2, 64):
@@ -57,7 +58,7 @@ def test_steps_say_what_the_rows_say(rows: list[tuple[int, int]]) -> None:
 
 
 @given(ROWS, st.integers(0, 60), st.integers(1, 60))
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 def test_seconds_by_step_add_up(rows: list[tuple[int, int]], start: int, length: int) -> None:
     steps = Steps.from_rows([t for t, _ in rows], [p for _, p in rows])
     window = Interval(start, start + length)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bidbrain.kubernetes.book import ANNOTATION, Book, Booking, filled, free, patch, scale, staying
 from bidbrain.kubernetes.objects import Group, Pod, PodPhase, RayCluster
+from tests.examples import examples
 from tests.kubernetes.api_server import patched
 from tests.kubernetes.kuberay_operator import reconciled
 
@@ -75,7 +76,7 @@ class Ground:
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_pod_goes_that_was_not_named(steps: list[tuple[str, int]]) -> None:
     ground = Ground()
     for what, number in steps:

@@ -27,6 +27,7 @@ from bidbrain.setting import ON_DEMAND_ZONE, Setting, Workload
 from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, SPOT, LoneJob
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play
 from tests.bidbrain.makers import EVALUATE, make_setting
+from tests.examples import examples
 
 START_S = EVALUATE.start_s + 140_002
 USD = 1_000_000
@@ -67,7 +68,7 @@ def spot_and_on_demand(now_s: int, view: MarketView) -> Decision:
     lost_from_s=st.none() | st.integers(0, 4000),
     poll_s=st.integers(5, 30),
 )
-@with_settings(deadline=None, derandomize=True, max_examples=40)
+@with_settings(deadline=None, derandomize=True, max_examples=examples(40))
 def test_a_budget_is_never_passed_however_long_the_end_takes(
     budget: int, drain_s: int, lost_from_s: int | None, poll_s: int
 ) -> None:
@@ -151,7 +152,7 @@ def test_notices_come_before_evictions(setting: Setting) -> None:
     price=st.integers(1, 10**6),
     vcpus=st.integers(1, 64),
 )
-@with_settings(deadline=None, derandomize=True, max_examples=200)
+@with_settings(deadline=None, derandomize=True, max_examples=examples(200))
 def test_exposure_is_the_bill_of_who_terminates_then(
     rules: str, held_s: int, later_s: int, price: int, vcpus: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bidbrain.policy.pool_model import Choices, Footprint, Terms, cost_per_useful_work
 from bidbrain.policy.pool_search import fill
 from tests.bidbrain.policy import plain_pool_model as plain
+from tests.examples import examples
 
 POOLS = st.lists(
     st.tuples(st.floats(0.05, 1.0), st.floats(0.5, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4
@@ -48,7 +49,7 @@ def written_out(terms: Terms, pools, counts) -> float:
 
 
 @given(POOLS, st.lists(st.integers(0, 12), min_size=4, max_size=4), st.floats(0.1, 1.0), st.floats(0, 1))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_e_is_its_formula(pools, counts, phi, correlation) -> None:
     counts = counts[: len(pools)]
     terms = Terms(8, phi, 0.05, 1 / 60, correlation, fixed=0.4)
@@ -64,7 +65,7 @@ def test_e_is_its_formula(pools, counts, phi, correlation) -> None:
     st.floats(0, 1),
     st.floats(0.1, 1),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_more_of_one_choice_is_the_footprint_with_more(pools, counts, more, correlation, phi) -> None:
     counts = np.array(counts[: len(pools)], np.float64)
     terms, choices = Terms(8, phi, 0.05, 1 / 60, correlation, fixed=0.4), choices_of(pools)
@@ -77,7 +78,7 @@ def test_more_of_one_choice_is_the_footprint_with_more(pools, counts, more, corr
 
 
 @given(POOLS, st.floats(0.2, 1.0), st.sampled_from([0.0, 0.3, 1.0]))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 def test_the_fill_is_nearly_the_best_of_all_footprints(pools, phi, correlation) -> None:
     terms, choices = Terms(4, phi, 0.05, 1 / 60, correlation, fixed=0.3), choices_of(pools)
     footprint = Footprint(terms, choices)
@@ -133,7 +134,7 @@ KINDS = st.lists(
     st.sampled_from([8, 12, 16]),
     st.sampled_from([0.0, 0.4]),
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 def test_the_compiled_search_finds_what_the_plain_one_finds(
     kinds, phi, correlation, fixed, cap, worth
 ) -> None:

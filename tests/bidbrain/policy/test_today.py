@@ -13,6 +13,7 @@ from bidbrain.setting import Setting
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import TICK, made_trace, pool
+from tests.examples import examples
 
 
 def setting_of(traces: list[Trace], **changes: object) -> Setting:
@@ -79,7 +80,7 @@ def test_on_demand_is_given_back_when_spot_nodes_have_booted() -> None:
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1.25, 1.5, 3.0]), st.integers(0, 200))
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=examples(40))
 def test_the_deadline_is_kept_and_capacity_never_exceeded(seed: int, deadline: float, tick: int) -> None:
     traces = [made_trace(name, 16, 100, 1.5, 1.5, seed) for name in ("a", "b")]
     setting = setting_of(traces, deadline=deadline)

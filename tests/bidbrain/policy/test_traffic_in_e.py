@@ -18,6 +18,7 @@ from bidbrain.policy.pool_search import fill, least_footprint
 from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
 from tests.bidbrain.policy import plain_pool_model as plain
 from tests.bidbrain.policy.test_expected_cost import book_of
+from tests.examples import examples
 
 HOME, NEXT_DOOR, AWAY = (Market("c5.xlarge", zone) for zone in ("us-east-1a", "us-east-1b", "us-west-2a"))
 JOB = Workload(32, 10.0, 1.0, 1.0, None, Engine(180, 60, 0))
@@ -47,7 +48,7 @@ def by_pairs(places: list[int], rates: np.ndarray) -> float:
 
 
 @given(FLEETS, RATES, st.lists(st.integers(0, 5), min_size=4, max_size=4), st.integers(0, 2))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_traffic_is_paid_by_pairs_of_machines(pools, between, counts, reliable) -> None:
     counts = np.array(counts[: len(pools)], np.float64)
     choices = choices_of(pools, between, reliable)
@@ -72,7 +73,7 @@ def test_traffic_is_paid_by_pairs_of_machines(pools, between, counts, reliable) 
 
 
 @given(FLEETS, RATES, st.floats(0.2, 1.0), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 def test_the_search_is_nearly_the_best_of_all_footprints(pools, between, phi, correlation, reliable) -> None:
     terms, choices = Terms(4, phi, 0.05, 1 / 60, correlation, fixed=0.3), choices_of(pools, between, reliable)
     footprint = least_footprint(terms, choices, (4, 6, 1.0, 0.0), [str(pool[3]) for pool in pools])
@@ -86,7 +87,7 @@ def test_the_search_is_nearly_the_best_of_all_footprints(pools, between, phi, co
 
 
 @given(FLEETS, RATES, st.floats(0.1, 1.0), st.floats(0, 1), st.integers(0, 2), st.sampled_from([0.0, 0.4]))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 def test_the_compiled_search_is_the_plain_one(pools, between, phi, correlation, reliable, worth) -> None:
     choices, terms = choices_of(pools, between, reliable), Terms(8, phi, 0.05, 1 / 60, correlation, fixed=0.5)
     compiled, expected = Footprint(terms, choices), plain.Footprint(terms, choices)

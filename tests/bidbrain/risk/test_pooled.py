@@ -15,6 +15,7 @@ from bidbrain.risk.pooled import (
     sums_of,
 )
 from bidbrain.risk.tally import Cell, Tally
+from tests.examples import examples
 
 BAND = 0.001
 DAY_S = 86_400
@@ -77,7 +78,7 @@ def test_nothing_seen_is_the_band() -> None:
 
 
 @given(st.floats(0.0, 1e4), st.integers(0, 50), st.integers(1, 20))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 def test_more_losses_never_lower_a_rate_and_more_quiet_hours_never_raise_it(hours, lost, more) -> None:
     pool = ("c5.xlarge", "us-east-1a")
     now = rates({pool: (hours, float(lost))}).rate(Market(*pool))

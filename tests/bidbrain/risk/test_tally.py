@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bidbrain.history.prices import Market
 from bidbrain.risk.tally import AGE_EDGES_H, Cell, Tally, TallyError, Watch, age_of
+from tests.examples import examples
 
 A, B = Market("c5.xlarge", "us-east-1a"), Market("m5.xlarge", "us-east-1b")
 LIVES = st.lists(
@@ -37,7 +38,7 @@ def watched(lives) -> Watch:
 
 
 @given(LIVES)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_node_hours_are_those_of_counting_second_by_second(lives) -> None:
     tally = watched(lives).tally
     seconds: dict[tuple[Market, int, int], int] = {}
@@ -57,7 +58,7 @@ def test_node_hours_are_those_of_counting_second_by_second(lives) -> None:
 
 
 @given(LIVES, LIVES)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 def test_merging_adds_and_lines_read_back(some, others) -> None:
     one, other = watched(some).tally, watched(others).tally
     both, turned = Tally(), Tally()

@@ -20,12 +20,13 @@ from bidbrain.simulate.simulator import Outcome
 from bidbrain.simulate.statistics import bootstrap_mean
 from bidbrain.simulate.workers import Pool
 from tests.bidbrain.makers import EVALUATE, history_of, make_setting
+from tests.examples import examples
 
 DAY = 86_400
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=4), st.booleans())
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 def test_starts_lie_inside_the_pieces_less_the_margin(gaps: list[tuple[int, int]], spread: bool) -> None:
     pieces, at = [], 0
     for gap, length in gaps:

@@ -16,11 +16,12 @@ from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import Outcome
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, VCPUS, history_of, make_setting
+from tests.examples import examples
 
 WINDOW = Interval.parse("2016-03-18/2016-03-25")
 TRAIN = Interval.parse("2016-03-18/2016-03-20")
 COMPILED = st.sampled_from([name for name, scheme in SCHEMES.items() if scheme.compiled])
-PLENTY = settings(deadline=None, derandomize=True, max_examples=60)
+PLENTY = settings(deadline=None, derandomize=True, max_examples=examples(60))
 
 
 @st.composite

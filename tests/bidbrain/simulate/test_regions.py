@@ -27,6 +27,7 @@ from bidbrain.simulate.simulator import simulate
 from bidbrain.simulate.workers import Pool
 from tests.bidbrain.makers import EVALUATE, HOUR, history_of, made_trace, make_setting, pool
 from tests.bidbrain.policy.test_today import run, setting_of
+from tests.examples import examples
 
 ZONES = ("us-east-1a", "us-east-1b", "us-west-2a")
 TYPES = {"node": (1_000_000, 1), "big": (2_000_000, 2)}
@@ -52,7 +53,7 @@ def entries_of(stays) -> list[Entry]:
 
 
 @given(STAYS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 def test_the_lines_are_what_each_pair_of_machines_moves_second_by_second(stays) -> None:
     # A GB per second and machine, and from second 100 on two.
     carriage = Carriage(((0, 3600.0), (100, 7200.0)), "us-east-1b", packaged_prices())

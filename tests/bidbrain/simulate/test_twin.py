@@ -14,6 +14,7 @@ from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, history_of, make_setting
+from tests.examples import examples
 
 COMPILED = [name for name, scheme in SCHEMES.items() if scheme.compiled]
 
@@ -104,7 +105,7 @@ def test_decisions_that_are_due_before_their_hour_begins_are_not_made(turbulent,
     rules=st.sampled_from(["hourly_2016", "per_second"]),
     offset=st.integers(0, 3 * 86_400),
 )
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=examples(40))
 def test_on_any_made_market(seed: int, character: Character, name: str, rules: str, offset: int) -> None:
     window = Interval.parse("2016-03-18/2016-03-25")
     markets = [(kind, zone, ON_DEMAND[kind]) for kind in ON_DEMAND for zone in ("us-east-1a", "us-east-1b")]

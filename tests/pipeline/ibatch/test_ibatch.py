@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks import ibatch_baselines as baselines
 from pipeline.ibatch.batches import BatchingError, batches, iteration_seconds, makespan_seconds, push_batches
+from tests.examples import examples
 
 
 def by_enumeration(startup: float, transfer: np.ndarray, forward: np.ndarray) -> float:
@@ -76,7 +77,7 @@ def test_equals_enumeration_and_dynamic_program(cases: int) -> None:
         )
     )
 )
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 def test_never_worse_than_anything_else_on_any_floats(times) -> None:
     startup, transfer, forward = times[0], np.array(times[1]), np.array(times[2])
     found = batches(startup, transfer, forward)

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from pipeline.run.shared_memory import SharedReceiver, SharedSender
 from pipeline.stages.layering import Fact
+from tests.examples import examples
 
 SHAPES = st.lists(st.lists(st.integers(1, 2), max_size=11).map(tuple), min_size=1, max_size=4)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.int32, torch.bool, torch.bfloat16])
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=examples(40))
 @given(shapes=SHAPES, dtype=DTYPES, missing=st.integers(0, 15), turned=st.booleans())
 def test_tensors_come_as_they_went(
     shapes: list[tuple[int, ...]], dtype: torch.dtype, missing: int, turned: bool

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipeline.schedule.actions import Action, Kind, Schedule, ScheduleError, parse_schedule
 from pipeline.schedule.check import problems
 from pipeline.schedule.policies import flush, full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
+from tests.examples import examples
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -66,7 +67,7 @@ def test_random_schedules_are_sound(cases: int) -> None:
     minibatches=st.integers(1, 20),
     group=st.integers(1, 6),
 )
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 def test_other_policies_are_sound_and_text_parses_back(
     replicas: list[int], minibatches: int, group: int
 ) -> None:

@@ -22,6 +22,7 @@ from pipeline.schedule.rules import update_members
 from pipeline.schedule.timing import Contention, Exchange, Network, StageCost, simulate, simulate_plan
 from pipeline.schedule.versions import Versions, trace
 from pipeline.topology.levels import Topology
+from tests.examples import examples
 
 
 def balanced(replicas: list[int]) -> list[StageCost]:
@@ -64,7 +65,7 @@ def test_inner_replicated_stages_need_more_than_noam() -> None:
     forward=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     minibatches=st.integers(1, 20),
 )
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 def test_time_is_bounded_by_work_and_by_one_at_a_time(forward: list[int], minibatches: int) -> None:
     costs = [StageCost(float(f), 2.0 * f) for f in forward]
     timeline = simulate(one_f_one_b([1] * len(forward), minibatches), costs)
@@ -133,7 +134,7 @@ def test_the_exchange_of_gradients_limits_the_rate_as_predicted() -> None:
     parameter_bytes=st.floats(0.0, 200.0),
     grouped=st.booleans(),
 )
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 def test_no_forward_starts_before_its_weights_are_exchanged(
     replicas: list[int], minibatches: int, in_flight: int | None, parameter_bytes: float, grouped: bool
 ) -> None:

@@ -33,6 +33,7 @@ from pipeline.sizing.rules import (
     parameter_servers,
     speedup,
 )
+from tests.examples import examples
 
 ALEXNET = ConvNet(
     (224, 224, 3),
@@ -71,7 +72,7 @@ def test_an_unreachable_speedup_says_so() -> None:
     wanted=st.fractions(1, 20, max_denominator=50),
     ratio=st.fractions(0, 1, max_denominator=50),
 )
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 def test_the_fewest_gpus(wanted: Fraction, ratio: Fraction) -> None:
     def exact(gpus: int) -> Fraction:
         return gpus * (1 + ratio) / (1 + gpus * ratio)

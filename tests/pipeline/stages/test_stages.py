@@ -19,6 +19,7 @@ from pipeline.stages.layering import StageError
 from pipeline.stages.measure import measured_profile
 from pipeline.stages.passes import StageCompute, leaves_of
 from pipeline.stages.traced import TracedModel, trace_model
+from tests.examples import examples
 from tests.pipeline.stages.models import EXAMPLES, language, residual, sequence
 
 Result = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
@@ -219,7 +220,7 @@ def test_bad_cuts_and_losses_are_one_sentence() -> None:
         traced("language")[0].flat_inputs((tokens, mask, False))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.data())
 def test_balanced_ends_are_the_best(seconds: list[float], data: st.DataObject) -> None:
     replicas = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=len(seconds)))

@@ -35,6 +35,7 @@ from straggler.flexrr.protocol import (
 )
 from straggler.flexrr.tasks import Fate, Offer, Offers
 from straggler.flexrr.worker import FlexRrWorker
+from tests.examples import examples
 from tests.straggler.flexrr.protocol_model import Model, ViolationError
 
 SCHEDULES = 5000
@@ -170,7 +171,7 @@ def test_groups_are_the_printed_example() -> None:
     assert groups.helpees[14] == (8, 9, 15, 22)
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=examples(300))
 @given(st.integers(1, 70), st.integers(1, 20), st.integers(0, 17))
 def test_groups_of_any_size(workers: int, machines: int, size: int) -> None:
     used = min(machines, workers)

@@ -15,6 +15,7 @@ from straggler.lbbsp.sizes import (
     resolve,
     weighted_mean,
 )
+from tests.examples import examples
 
 # The long version is slow.
 each_count = pytest.mark.parametrize("cases", [1200, pytest.param(5000, marks=pytest.mark.slow)])
@@ -135,7 +136,7 @@ def test_below_saturation_sizes_follow_the_saturation_points() -> None:
     assert list(sizes) == [50, 50, 100]
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 @given(st.integers(1, 40), st.integers(0, 2), st.integers(0, 2**32))
 def test_resolve_equals_a_full_solve(n: int, minimum: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -17,6 +17,7 @@ from straggler.simulate.patterns import Cluster, parse_pattern, read_trace
 from straggler.simulate.policies import PoolPolicy
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme, run_scheme
+from tests.examples import examples
 
 SCHEMES = (
     "bsp",
@@ -73,7 +74,7 @@ def test_every_unit_once_no_faster_than_ideal_and_the_same_again(scheme: str, pa
     assert run_scheme(*arguments, 6)[0] != row or pattern in ("none", "uneven:75")
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 @given(
     st.sampled_from(SCHEMES),
     st.sampled_from(PATTERNS),
@@ -187,7 +188,7 @@ def test_ideal_by_hand() -> None:
         ideal_time_s(profiles, 4.0, {0: 1.0, 1: 1.0})
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(st.sampled_from(PATTERNS), st.integers(0, 99), st.floats(0, 40))
 def test_profiles_are_consistent(pattern: str, seed: int, time_s: float) -> None:
     cluster = Cluster(4, 2)

@@ -9,11 +9,12 @@ from agileml.application import InputError, Settings, Unit
 from agileml.apps.torch.batches.minibatches import Minibatches
 from agileml.apps.torch.batches.read_groups import ReadGroups, windowed
 from agileml.apps.torch.data import DatasetExamples
+from tests.examples import examples
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 @given(SIZES, st.integers(1, 40), st.integers(0, 5))
 def test_an_order_goes_through_neighbours_that_are_shuffled_together(
     sizes: list[int], together: int, seed: int
@@ -28,7 +29,7 @@ def test_an_order_goes_through_neighbours_that_are_shuffled_together(
         assert sum(sizes[each] for each in begun) < together + max(sizes), "more is open than a window has"
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(SIZES, st.integers(0, 3), st.integers(1, 20), st.data())
 def test_every_item_comes_once_a_pass(
     sizes: list[int], log_slices: int, together: int, data: st.DataObject

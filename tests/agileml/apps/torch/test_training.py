@@ -34,6 +34,7 @@ from agileml.runs.folder import params_sha256
 from straggler.coverage import span
 from tests.agileml.apps.torch.ddp_rank import Double
 from tests.agileml.process.engine_rig import Rig
+from tests.examples import examples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -291,7 +292,7 @@ def test_parameters_are_used_where_they_lie() -> None:
         assert own.start % 16 == 0
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 @given(st.integers(1, 120), st.integers(0, 3), st.integers(0, 2), st.data())
 def test_every_item_comes_once_a_pass(
     count: int, log_slices: int, log_parts: int, data: st.DataObject
@@ -326,7 +327,7 @@ def test_every_item_comes_once_a_pass(
     assert sum(sizes) == batch and max(sizes) - min(sizes) <= 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5), st.integers(1, 3))
 def test_every_item_comes_as_often_as_any_other(
     batch: int, clocks: int, log_slices: int, passes: int

@@ -15,6 +15,7 @@ from agileml.core.protocol.view import INITIAL, CutId, View
 from agileml.core.stage.placement import Machines, StageRule
 from straggler.coverage import Verdict, aligned_subtrees, judge, span, union
 from tests.agileml.core.fixtures import make_job
+from tests.examples import examples
 from tests.model.invariants import check_view
 
 RULE = StageRule(thresholds=(0.5, 15.0), active_fraction=1.0)
@@ -132,7 +133,7 @@ def open_clocks(draw):
     return job, view, states, gone
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=examples(80))
 @given(open_clocks())
 def test_open_clocks_deal_exactly_what_is_lacking_and_keep_the_boundaries(case):
     job, view, states, gone = case
@@ -210,7 +211,7 @@ def test_no_clock_after_the_last_is_dealt():
     assert span(0, 8) == job.all_units
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     counted=st.lists(st.integers(0, 255), min_size=3, max_size=3),
     before=st.integers(2, 5),

@@ -21,8 +21,9 @@ from agileml.core.change.short_notice import (
 )
 from agileml.core.change.transfers import Transfer, through
 from agileml.events.terms import Way
+from tests.examples import examples
 
-stable = settings(deadline=None, derandomize=True, max_examples=300)
+stable = settings(deadline=None, derandomize=True, max_examples=examples(300))
 seconds = st.floats(0.0, 1e4)
 some_s = st.floats(1e-3, 1e4)
 

@@ -17,6 +17,7 @@ from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense, Layout, Sparse
 from straggler.coverage import Units, span
+from tests.examples import examples
 
 SLICES, PARTS, ROWS = 4, 2, 200
 ALL = span(0, SLICES * PARTS)
@@ -94,7 +95,7 @@ def whole(work: UnitComputer, contributions: list[Contribution]) -> dict[str, np
     return tables
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=examples(50))
 @given(st.integers(1, 5), st.integers(0, 30), st.integers(1, 2**8 - 1), st.booleans())
 def test_a_unit_gets_what_it_reads_and_a_bundle_is_the_sum(
     partitions: int, clock: int, bundle: Units, apart: bool

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.cuts.rule import CutRule, OpenCut
+from tests.examples import examples
 
 
 def test_cuts_are_about_as_far_apart_as_the_rule_says():
@@ -75,7 +76,7 @@ def test_a_missed_cut_is_named_farther_ahead_each_time_until_one_is_whole():
     assert cut.next == version + 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 @given(st.lists(st.booleans(), max_size=200))
 def test_occasional_misses_do_not_add_up(misses):
     """A long run misses a cut now and then: the next ones are as near as ever."""

@@ -10,6 +10,7 @@ from agileml.core.parameters.apply import apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout, Sparse
 from agileml.core.parameters.optimizer import optimizer
+from tests.examples import examples
 
 TABLES = tuple(
     Table(f"{update.value} {'sparse' if sparse else 'dense'}", 9, 4, dtype, sparse=sparse, update=update)
@@ -31,7 +32,7 @@ def initial() -> dict[str, np.ndarray]:
     return {t.name: rng.normal(size=(9, 4)).astype(t.dtype) for t in TABLES}
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(
     st.sampled_from(["sgd", "momentum", "adam"]), st.lists(ROWS, min_size=1, max_size=4), st.integers(1, 6)
 )
@@ -63,7 +64,7 @@ def test_partitions_end_as_each_row_on_its_own_would(
         assert array.tobytes() == expected[name].tobytes()
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(ROWS, ROWS)
 def test_the_version_before_stays_readable(changed: list[int], wanted: list[int]) -> None:
     algorithm = optimizer("momentum", learning_rate=0.1)

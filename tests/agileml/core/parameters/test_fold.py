@@ -10,8 +10,9 @@ from agileml.core.parameters.fold import Contribution, Fold, running_sum, tree_s
 from agileml.core.parameters.layout import Block, Dense, Sparse
 from straggler.coverage import members, span
 from tests.agileml.core.parameters.dealt import deal
+from tests.examples import examples
 
-EXAMPLES = settings(deadline=None, derandomize=True, max_examples=150)
+EXAMPLES = settings(deadline=None, derandomize=True, max_examples=examples(150))
 ROWS, COLUMNS = 6, 2
 SPECIAL = np.array([0.0, -0.0, np.inf, 1e30, 1e-30, 1.0, -1.0, 3e38], np.float32)
 

@@ -12,6 +12,7 @@ from agileml.application import Table, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.gradient_norm import SquareSums, SquareTree, clip_scale, norm
 from agileml.core.parameters.layout import Layout
+from tests.examples import examples
 
 tables = st.lists(
     st.builds(
@@ -46,7 +47,7 @@ def parts_of(layout: Layout, seed: int) -> tuple[list[SquareSums], float]:
     return parts, math.sqrt(math.fsum(squares))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(tables, st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(0, 2**32))
 def test_partitions_change_no_bit_of_it(shapes: list[tuple[object, ...]], cuts: list[int], seed: int) -> None:
     made = tuple(

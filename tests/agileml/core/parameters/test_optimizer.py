@@ -15,6 +15,7 @@ from agileml.config.job import from_values
 from agileml.core.parameters.learning_rate import SCHEDULES, schedule
 from agileml.core.parameters.optimizer import KINDS as ALL_KINDS
 from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
+from tests.examples import examples
 
 KINDS = {
     "sgd": {"learning_rate": 0.1},
@@ -83,7 +84,7 @@ def test_it_is_what_the_formulas_and_torch_say(kind: str, dtype: str, in_place: 
     np.testing.assert_allclose(found, torch_twin(kind, start, gradients), rtol=tolerance, atol=tolerance)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(st.sampled_from(sorted(KINDS)), st.integers(1, 200), st.lists(st.integers(0, 200), max_size=6))
 def test_an_element_depends_on_itself_alone(kind: str, size: int, cuts: list[int]) -> None:
     rng = np.random.default_rng(size)
@@ -181,7 +182,7 @@ def test_steps_and_linear_are_torchs() -> None:
             rates.step()
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 @given(
     st.sampled_from(sorted(SCHEDULES)),
     st.integers(1, 50),

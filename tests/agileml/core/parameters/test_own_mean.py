@@ -17,6 +17,7 @@ from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Sparse
 from agileml.core.parameters.optimizer import KINDS, Optimizer, optimizer, take_step
 from agileml.core.parameters.step_terms import PLAIN, own_mean
+from tests.examples import examples
 
 UNITS = 16
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -85,7 +86,7 @@ CUTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.sampled_from(sorted(SETTINGS)), CUTS, st.sampled_from([0.0, 0.05]), st.integers(0, 1000))
 def test_any_clocks_in_any_parts_are_what_the_formulas_say(
     name: str, cuts: list[list[int]], decay: float, seed: int

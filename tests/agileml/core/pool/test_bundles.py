@@ -13,6 +13,7 @@ from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.view import INITIAL, View
 from tests.agileml.core.fixtures import make_job
+from tests.examples import examples
 
 JOB = make_job("asppool", slices=8, clocks=6)  # draws of two units
 VIEW = View(
@@ -41,7 +42,7 @@ def draw(pool: BundlePool, worker: str, number: int, *wants: tuple[int, int]) ->
     return pool.draw(worker, DrawBundle(7, number, wants))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.sampled_from([VIEW, OPEN]), st.data())
 def test_every_bundle_is_drawn_once_in_whatever_order_workers_ask(view: View, data: st.DataObject) -> None:
     pool, numbers, found = BundlePool(JOB, view), Counter[str](), Counter[tuple[int, int]]()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import CutId, View
+from tests.examples import examples
 
 NAMES = st.text('abc-1é"', min_size=1, max_size=4)
 UNITS = st.integers(1, (1 << 64) - 1)
@@ -36,13 +37,13 @@ def views(draw):
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=examples(50))
 @given(views())
 def test_a_view_reads_back_as_it_was_written(view):
     assert View.from_text(view.to_text()) == view
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=examples(50))
 @given(st.one_of(st.none(), views()), cuts(), st.booleans(), st.lists(st.integers(0, 9)).map(tuple))
 def test_a_record_reads_back_as_it_was_written(view, committed, finished, fired):
     record = Record(7, "c é", 12, view, committed, fired, finished)

@@ -22,6 +22,7 @@ from agileml.core.stage.auto_stage import (
 from agileml.core.stage.placement import Machines, StageRule, place
 from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes
 from agileml.events.terms import Move, Tier
+from tests.examples import examples
 
 UNITS = 64
 STAGES = (1, 2, 3)
@@ -152,7 +153,7 @@ worlds = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=100, phases=FOUND)
+@settings(deadline=None, derandomize=True, max_examples=examples(100), phases=FOUND)
 @given(worlds)
 def test_it_ends_in_the_best_stage_where_links_are_alike(world: World) -> None:
     world.rates[Tier.TRANSIENT] = world.rates[Tier.RELIABLE]
@@ -162,7 +163,7 @@ def test_it_ends_in_the_best_stage_where_links_are_alike(world: World) -> None:
     assert world.clock_s(run.stage) * (1 - 0.05) <= best_s * 1.001  # what a trial must be predicted to win
 
 
-@settings(deadline=None, derandomize=True, max_examples=100, phases=FOUND)
+@settings(deadline=None, derandomize=True, max_examples=examples(100), phases=FOUND)
 @given(worlds)
 def test_it_never_ends_in_a_worse_stage_than_it_began_with(world: World) -> None:
     """Links of a tier that never had the most to do are not known: they may be better than they can be seen to be."""
@@ -181,7 +182,7 @@ def test_a_reliable_machine_on_a_slow_link_is_found_though_it_moves_the_least() 
     assert run.links.rate(Tier.RELIABLE) < run.links.rate(Tier.TRANSIENT)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60, phases=FOUND)
+@settings(deadline=None, derandomize=True, max_examples=examples(60), phases=FOUND)
 @given(worlds, st.floats(0, 0.3), st.integers(0, 1000))
 def test_noise_does_not_make_it_flap(world: World, noise: float, seed: int) -> None:
     world.noise, world.draw = noise, random.Random(seed)

@@ -19,11 +19,12 @@ from agileml.core.stage.pipeline_stages import (
 )
 from agileml.core.stage.placement import Machines
 from straggler.coverage import ranges
+from tests.examples import examples
 
 NODES = ["a", "b", "c", "d", "e"]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(weights=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8), data=st.data())
 def test_no_cut_has_a_faster_slowest_stage(weights: list[float], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(weights)))
@@ -56,7 +57,7 @@ def test_a_machine_of_half_the_speed_gets_half_the_layers_and_machines_keep_thei
     assert [stage.stop - stage.first for stage in alike.pipeline] != [2, 1, 2, 2]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     weights=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6).map(tuple),
     most=st.none() | st.integers(1, 6),
@@ -108,7 +109,7 @@ def stages_before(nodes: list[str], partitions: int) -> tuple[StageGroup, ...]:
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(data=st.data())
 def test_no_cut_and_no_dealing_of_machines_is_faster(data: st.DataObject) -> None:
     weights = tuple(data.draw(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6)))
@@ -153,7 +154,7 @@ def test_machines_beyond_the_stages_become_replicas(
     assert cut_stages(rules, machines, 4).replicas == wanted
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data())
 def test_machines_stay_at_their_stage_and_share_all_units(data: st.DataObject) -> None:
     weights = tuple(data.draw(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6)))

@@ -17,6 +17,7 @@ from agileml.core.stage.placement import (
     spread,
     stripe,
 )
+from tests.examples import examples
 
 NODES = ["a", "b", "c", "d", "e"]
 NOBODY = ""
@@ -27,7 +28,7 @@ def is_balanced(assigned, nodes):
     return sum(loads) == len(assigned) and max(loads) - min(loads) <= 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 @given(
     current=st.lists(st.sampled_from([*NODES, NOBODY]), max_size=5),
     nodes=st.lists(st.sampled_from(NODES), min_size=1, max_size=4, unique=True),
@@ -42,7 +43,7 @@ def test_no_balanced_assignment_moves_fewer(current, nodes):
     assert moves(current, found) == moves(current, striped) == fewest
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(data=st.data())
 def test_balanced_at_any_size_and_does_nothing_twice(data):
     nodes = data.draw(
@@ -91,7 +92,7 @@ def test_figure_4_4_of_the_thesis():
     assert all(evicted[i] == joined[i] for i in range(40) if joined[i] in "34")
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(data=st.data())
 def test_dealt_slices_are_balanced_and_a_previous_owner_is_a_worker_but_never_the_present_one(data):
     workers = data.draw(st.lists(st.sampled_from(NODES), min_size=1, unique=True))
@@ -151,7 +152,7 @@ def test_stage_1_serves_where_the_backups_are_and_stage_3_works_on_transient_mac
     assert three.backup == one.backup
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 @given(data=st.data())
 def test_any_arrangement_is_complete_and_stays_as_it_is_while_nothing_changes(data):
     machines = Machines(

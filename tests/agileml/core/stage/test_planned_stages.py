@@ -12,6 +12,7 @@ from agileml.core.protocol.job import PipelineMode, PipelineRules
 from agileml.core.stage.pipeline_stages import cut_stages, place_stages
 from agileml.core.stage.placement import Machines
 from agileml.core.stage.planned_stages import ASSUMED_BYTES_PER_S, planned_stages
+from tests.examples import examples
 
 MB = 1 << 20
 
@@ -57,7 +58,7 @@ def test_a_rate_that_nobody_knows_is_assumed_and_one_that_limits_nothing_is_larg
     assert planned_stages(wanted, 4, 16, math.inf).clock_s < planned_stages(wanted, 4, 16, None).clock_s
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_a_plan_holds_all_partitions_and_is_no_slower_than_data_parallelism(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 6))

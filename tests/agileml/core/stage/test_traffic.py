@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes, volume_of
+from tests.examples import examples
 
 NODES = ("r0", "r1", "t0", "t1", "t2")
 W = 840.0
@@ -45,7 +46,7 @@ roles_of_any_kind = st.builds(
 volumes = st.builds(Volume, *[st.floats(0, 1e9)] * 3)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(roles_of_any_kind, volumes)
 def test_loads_are_what_counting_every_message_gives(roles: Roles, volume: Volume) -> None:
     expected = counted(roles, volume)
@@ -56,7 +57,7 @@ def test_loads_are_what_counting_every_message_gives(roles: Roles, volume: Volum
         assert load.received == pytest.approx(expected[name].received, rel=1e-9, abs=1e-3)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(roles_of_any_kind, volumes)
 def test_volumes_are_found_from_what_moved(roles: Roles, volume: Volume) -> None:
     def moved(pull: float, push: float, cut: float) -> float:

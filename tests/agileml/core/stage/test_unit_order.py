@@ -13,6 +13,7 @@ from agileml.core.stage.unit_order import UnitAction, clock_lists, order_of_unit
 from pipeline.schedule.actions import Kind
 from pipeline.schedule.policies import flush
 from straggler.coverage import members, span
+from tests.examples import examples
 
 UNITS = 16
 
@@ -35,7 +36,7 @@ def pipelines(draw: st.DrawFn) -> tuple[StageGroup, ...]:
     return tuple(found)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(pipelines(), st.integers(1, (1 << UNITS) - 1), st.booleans())
 def test_every_machine_gets_through_its_list(
     stages: tuple[StageGroup, ...], units: int, puts_off: bool

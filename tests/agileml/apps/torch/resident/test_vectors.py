@@ -52,8 +52,14 @@ def _restored(settings: Settings, own: dict[str, Any]) -> TorchModule:
     return OnDevice(settings, **own)
 
 
-@pytest.mark.parametrize("make", [values, sharded])
-@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize(
+    ("make", "partitions"),
+    [
+        (values, 1),
+        (sharded, 5),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in ((values, 5), (sharded, 1))),
+    ],
+)
 def test_machines_that_come_and_go_take_the_same_steps(make: Any, partitions: int, tmp_path: Path) -> None:
     app = OnDevice(build=Net, dataset=(X, Y))
     job = make(plan=PLAN, clocks=26, stage=2, partitions=partitions)

@@ -36,6 +36,7 @@ from agileml.core.protocol.messages import (
 from agileml.core.protocol.view import INITIAL, CutId, View
 from straggler.consistency import consistency
 from straggler.coverage import span
+from tests.examples import examples
 from tests.model.toy import Toy, toy_job
 
 SMALL = Contribution((Dense(np.zeros(4, np.float32)),))
@@ -78,7 +79,7 @@ def asked(found: list[NodeCommand]) -> list[tuple[str, int, int, int, bool]]:
     return sorted(set(questions))
 
 
-@settings(deadline=None, derandomize=True, max_examples=500)
+@settings(deadline=None, derandomize=True, max_examples=examples(500))
 @given(commands)
 def test_the_same_is_asked_and_pushed_in_no_more_messages(before: list[NodeCommand]) -> None:
     after = piggybacked(before)
