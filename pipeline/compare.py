@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.partition.memory import stage_bytes
@@ -36,6 +37,16 @@ class Row:
     config: str
     predicted_s: float | None
     simulated_s: float
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What a number of minibatches in flight per input replica gives and takes (thesis, figure 5.18): simulated seconds
+    per minibatch, and the bytes of a device of each stage."""
+
+    in_flight: int
+    simulated_s: float
+    memory_bytes: tuple[float, ...]
 
 
 def plan_schedule(plan: Plan, minibatches: int, in_flight: int, network: Network | None = None) -> Schedule:
@@ -78,16 +89,31 @@ def best_in_flight(plan: Plan, options: Options | None = None, network: Network 
     return next(count for count in tried if pace[count] <= 1.01 * min(pace.values()))
 
 
+def depths(
+    plan: Plan, counts: Sequence[int], options: Options | None = None, network: Network | None = None
+) -> list[Depth]:
+    """The plan with each of these numbers of minibatches in flight per input replica. Raises ScheduleError."""
+    options = options or Options()
+    found = []
+    for count in counts:
+        pace_s = simulate_long(plan, count, network).seconds_per_minibatch()
+        found.append(Depth(count, pace_s, tuple(memory_at(plan, options, count))))
+    return found
+
+
+def memory_at(plan: Plan, options: Options, in_flight: int) -> list[float]:
+    """Bytes of a device of each stage with so many minibatches in flight per input replica."""
+    limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
+    return [
+        stage_bytes(held, stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
+        + (stage.activation_bytes if stage.recompute else 0.0)
+        for stage, held in zip(plan.stages, limits, strict=True)
+    ]
+
+
 def _fits(plan: Plan, options: Options, in_flight: int) -> bool:
     """Whether every stage has the memory for so many in flight per input replica."""
-    if options.memory_bytes is None:
-        return True
-    limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
-    for stage, held in zip(plan.stages, limits, strict=True):
-        need = stage_bytes(held, stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
-        if need + (stage.activation_bytes if stage.recompute else 0.0) > options.memory_bytes:
-            return False
-    return True
+    return options.memory_bytes is None or max(memory_at(plan, options, in_flight)) <= options.memory_bytes
 
 
 def compare(

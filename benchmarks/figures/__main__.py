@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.figures.catalogue import FIGURES, UNABLE, chosen
-from benchmarks.figures.redraw import ROOT, CommandError, Redrawn, page, redraw
+from benchmarks.figures.page import OtherSeedError, kept, page, section
+from benchmarks.figures.redraw import ROOT, CommandError, Redrawn, redraw
 
 
 def main() -> int:
@@ -22,13 +23,22 @@ def main() -> int:
         "--out", type=Path, default=ROOT / "runs" / "figures", help="finished figures stay here"
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="the recordings")
-    parser.add_argument("--page", type=Path, help="[default: docs/reproduction.md; with --only, no page]")
+    parser.add_argument(
+        "--page", type=Path, help="[default: docs/reproduction.md; with --only none; a page keeps its others]"
+    )
     arguments = parser.parse_args()
     figures = chosen(arguments.only)
     if not figures:
         parser.error(
             f"--only {arguments.only}: found no such figure, expected {', '.join(f.name for f in FIGURES)}"
         )
+    target = arguments.page or (None if arguments.only else ROOT / "docs" / "reproduction.md")
+    sections: dict[str, str] = {}
+    if target is not None and arguments.only and target.exists():
+        try:
+            sections = kept(target.read_text(), arguments.seed)
+        except OtherSeedError as error:
+            parser.error(f"--page {target}: {error}")
     console = Console()
     done: list[Redrawn] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -47,11 +57,10 @@ def main() -> int:
         for claim in each.claims:
             table.add_row(each.figure.name, claim.what, claim.printed, claim.ours, claim.verdict.value)
     console.print(table)
-    target = arguments.page or (None if arguments.only else ROOT / "docs" / "reproduction.md")
     if target is not None:
-        unable = [(one.name, one.title, one.because) for one in UNABLE]
-        text = page(done, unable, target.parent / target.stem, arguments.seed)
-        target.write_text(text)
+        pictures = target.parent / target.stem
+        sections |= {each.figure.name: section(each, pictures, arguments.seed) for each in done}
+        target.write_text(page(sections, [figure.name for figure in FIGURES], UNABLE, arguments.seed))
         console.print(f"{target}", highlight=False)
     return 0
 

@@ -36,9 +36,10 @@ def checked(what: str, printed: str, ours: str, holds: bool, because: str) -> Cl
 
 @dataclass(frozen=True)
 class Figure:
-    """`commands`: arguments of `proteus`, in which {out} is the figure's folder, {seed} the seed and {data} the folder
-    of recordings. `judge` reads what they wrote to {out}. `picture`: the file there that shows it. `needs`: recordings
-    below {data} without which nothing can be said."""
+    """`commands`: as typed in the repository's root, `proteus ...` or `python benchmarks/...`, perhaps with `> FILE` at
+    the end; {out} is the figure's folder, {seed} the seed and {data} the folder of recordings. `judge` reads what they
+    wrote to {out}. `picture`: the file there that shows it; `draw` draws it, where no command does. `needs`: recordings
+    below {data} without which nothing can be said. `lacks`: what this computer has not for it, if anything."""
 
     name: str
     title: str
@@ -46,10 +47,14 @@ class Figure:
     judge: Callable[[Path], Sequence[Claim]]
     picture: str | None = None
     needs: tuple[str, ...] = ()
+    draw: Callable[[Path], None] | None = None
+    lacks: Callable[[], str | None] | None = None
 
-    def missing(self, data: Path) -> list[str]:
-        """The recordings that are not there."""
-        return [need for need in self.needs if not (data / need).exists()]
+    def missing(self, data: Path) -> str | None:
+        """Why the commands cannot run here: a recording that is not there, or something that the computer has not."""
+        if absent := [need for need in self.needs if not (data / need).exists()]:
+            return f"the recording {', '.join(absent)} is not there"
+        return self.lacks() if self.lacks is not None else None
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ def elastic(folder: Path) -> Sequence[Claim]:
 def stragglers(
     name: str, title: str, config: str, judge: Callable[[Path], Sequence[Claim]], options: str = ""
 ) -> Figure:
-    command = f"stragglers configs/{config} --seed {{seed}} {options}--out {{out}}"
+    command = f"proteus stragglers configs/{config} --seed {{seed}} {options}--out {{out}}"
     return Figure(name, title, (command,), judge, "figure.png")
 
 

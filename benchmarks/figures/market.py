@@ -50,9 +50,8 @@ def simulated(folder: Path) -> Sequence[Claim]:
 
 
 def market(name: str, title: str, config: str, recording: str) -> Figure:
-    command = (
-        f"simulate configs/{config} --history {{data}}/{recording} --seed {{seed}} --out {{out}}/simulation"
-    )
+    words = f"proteus simulate configs/{config} --history {{data}}/{recording}"
+    command = f"{words} --seed {{seed}} --out {{out}}/simulation"
     picture = "simulation/cost_and_runtime.png"
     return Figure(name, title, (command,), simulated, picture, (recording,))
 

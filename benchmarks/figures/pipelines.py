@@ -33,7 +33,7 @@ def drawn(figure: str) -> Callable[[Path], Sequence[Claim]]:
 
 
 def schedule(figure: str, title: str, options: str) -> Figure:
-    base = f"schedule --replicas 1-1-1-1 --minibatches 8 {options}"
+    base = f"proteus schedule --replicas 1-1-1-1 --minibatches 8 {options}"
     commands = (f"{base} --out {{out}}/schedule.txt", f"{base} --out {{out}}/schedule.png")
     return Figure(f"pipedream-{figure}", title, commands, drawn(figure), "schedule.png")
 
@@ -94,7 +94,7 @@ FIGURES = (
         "pipedream-table-5.1",
         "plans and speedups (table 5.1), by the released cost model",
         tuple(
-            f"plan {{data}}/profiles/{model}.json --topology {TOPOLOGIES[cluster]} --cost-model released "
+            f"proteus plan {{data}}/profiles/{model}.json --topology {TOPOLOGIES[cluster]} --cost-model released "
             f"--out {{out}}/{model}-{cluster}"
             for model, cluster in PLANS
         ),
@@ -105,7 +105,7 @@ FIGURES = (
     Figure(
         "sizing",
         "GPUs for a speedup (Zou et al., lemma 3.1)",
-        ("size configs/pipeline_sizing_alexnet.yaml --out {out}/sizes.json",),
+        ("proteus size configs/pipeline_sizing_alexnet.yaml --out {out}/sizes.json",),
         sizes,
     ),
 )

@@ -13,7 +13,7 @@ import typer
 from pipeline.cli.common import check_out, progress, whole, write_text, writing
 
 if TYPE_CHECKING:
-    from pipeline.compare import Row
+    from pipeline.compare import Depth, Row
     from pipeline.partition.plan import Plan
     from pipeline.partition.planner import DoesNotFitError, Options
     from pipeline.topology.levels import Topology
@@ -36,15 +36,22 @@ def plan_command(
     machines: Annotated[
         str | None, typer.Option(help="Also plan for these counts of the outermost machines, such as 3,4,5.")
     ] = None,
+    in_flight: Annotated[
+        str | None,
+        typer.Option(
+            help="Also simulate the plan with so many minibatches per input replica, such as 1,2,4."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for plan.txt, schedule.txt, plan.json, plan.png.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each plan.")] = False,
 ) -> None:
     """Split a model into stages over machines, and compare with the other ways to train it."""
-    from pipeline.compare import compare
+    from pipeline.compare import compare, depths
     from pipeline.partition.planner import Options, PartitionError, plans_for_machines, top_plans
     from pipeline.profile.layers import ProfileError, read
+    from pipeline.schedule.actions import ScheduleError
     from pipeline.topology.levels import TopologyError, parse_bytes
 
     check_out(out, is_folder=True)
@@ -64,19 +71,26 @@ def plan_command(
         with progress("planning") as on_progress:
             plans = top_plans(measured, where, top, options, on_progress=on_progress)
         rows = compare(plans[0], measured, where, options)
-        counts = [whole(part, "--machines") for part in machines.split(",")] if machines is not None else []
+        tried = depths(plans[0], _counts(in_flight, "--in-flight"), options)
+        counts = _counts(machines, "--machines")
         fewer = plans_for_machines(measured, where, counts, options) if counts else {}
-    except (ProfileError, TopologyError, PartitionError) as error:
+    except (ProfileError, TopologyError, PartitionError, ScheduleError) as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
-        _print_json(plans, rows, fewer, options)
+        _print_json(plans, rows, tried, fewer, options)
     else:
         _print_plans(plans)
         _print_rows(rows, plans[0].data_parallel_seconds)
+        _print_depths(tried)
         _print_counts(fewer)
     if out is not None:
-        _write_plan(out, plans[0], rows, options)
+        _write_plan(out, plans[0], rows, tried, options)
         typer.echo(f"Wrote plan.txt, schedule.txt, plan.json and plan.png to {out}", err=as_json)
+
+
+def _counts(text: str | None, flag: str) -> list[int]:
+    """The numbers of an option, none where it is not given. Raises BadParameter."""
+    return [] if text is None else [whole(part, flag) for part in text.split(",")]
 
 
 def _recompute(text: str) -> bool | str:
@@ -131,30 +145,51 @@ def _print_rows(rows: Sequence[Row], data_parallel_s: float) -> None:
         )
 
 
-def _numbers(plan: Plan, rows: Sequence[Row], options: Options) -> dict[str, Any]:
+def _print_depths(tried: Sequence[Depth]) -> None:
+    """A line for each number of minibatches in flight."""
+    for depth in tried:
+        memory = ", ".join(f"{one / 1e6:.1f}" for one in depth.memory_bytes)
+        print(
+            f"{depth.in_flight} in flight: {depth.simulated_s * 1e3:.3f} ms per minibatch simulated, "
+            f"MB on a device of each stage: {memory}"
+        )
+
+
+def _numbers(
+    plan: Plan, rows: Sequence[Row], options: Options, tried: Sequence[Depth] = ()
+) -> dict[str, Any]:
     """The plan for programs; seconds that are infinite (it does not fit) are null."""
     from dataclasses import asdict
 
-    from pipeline.compare import best_in_flight
+    from pipeline.compare import best_in_flight, simulate_long
 
     def known(seconds: float | None) -> float | None:
         return None if seconds is None or math.isinf(seconds) else seconds
 
     stages = [
-        {"layers": list(s.layers), "devices": list(s.devices), "memory_bytes": s.memory_bytes}
+        {
+            "layers": list(s.layers),
+            "devices": list(s.devices),
+            "memory_bytes": s.memory_bytes,
+            "parameter_bytes": s.parameter_bytes,
+            "output_bytes": s.output_bytes,
+        }
         for s in plan.stages
     ]
+    count = best_in_flight(plan, options)
     return {
         "model": plan.model,
         "topology": plan.topology,
         "cost_model": plan.cost_model,
         "config": plan.config,
-        "in_flight_per_input_replica": best_in_flight(plan, options),
+        "in_flight_per_input_replica": count,
         "seconds_per_minibatch": plan.seconds_per_minibatch,
+        "simulated_seconds_per_minibatch": simulate_long(plan, count).seconds_per_minibatch(),
         "lower_bound_seconds": plan.lower_bound_seconds,
         "data_parallel_seconds": known(plan.data_parallel_seconds),
         "stages": stages,
         "compared": [{**asdict(row), "simulated_s": known(row.simulated_s)} for row in rows],
+        "depths": [asdict(depth) for depth in tried],
         "does_not_fit": None,  # of a count of machines
     }
 
@@ -162,12 +197,14 @@ def _numbers(plan: Plan, rows: Sequence[Row], options: Options) -> dict[str, Any
 def _print_json(
     plans: Sequence[Plan],
     rows: Sequence[Row],
+    tried: Sequence[Depth],
     fewer: Mapping[int, Plan | DoesNotFitError],
     options: Options,
 ) -> None:
     """A line for each plan, the best first, then for each number of machines."""
     for number, plan in enumerate(plans):
-        found = {"machines": None, **_numbers(plan, rows if number == 0 else [], options)}
+        of_best = (rows, tried) if number == 0 else ((), ())
+        found = {"machines": None, **_numbers(plan, of_best[0], options, of_best[1])}
         print(json.dumps(found, allow_nan=False))
     for count, best in fewer.items():
         if isinstance(best, Exception):
@@ -177,12 +214,12 @@ def _print_json(
         print(json.dumps(found, allow_nan=False))
 
 
-def _write_plan(out: Path, plan: Plan, rows: Sequence[Row], options: Options) -> None:
+def _write_plan(out: Path, plan: Plan, rows: Sequence[Row], tried: Sequence[Depth], options: Options) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"{out} cannot be made: {error.strerror}") from None
-    numbers = _numbers(plan, rows, options)
+    numbers = _numbers(plan, rows, options, tried)
     try:
         _write_files(out, plan, numbers, options)
     finally:

@@ -70,6 +70,21 @@ def test_plan_needs_no_other_numbers_of_machines(profile: Path, capsys) -> None:
     assert json.loads(line)["machines"] is None
 
 
+def test_plan_says_what_minibatches_in_flight_give_and_take(profile: Path, capsys) -> None:
+    words = ("plan", profile, "--topology", "4x10", "--straight", "--in-flight", "1,2,4")
+    assert run(*words) == 0
+    assert "2 in flight: " in capsys.readouterr().out
+    assert run(*words, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    one, two, four = found["depths"]
+    assert (one["in_flight"], two["in_flight"], four["in_flight"]) == (1, 2, 4)
+    assert one["simulated_s"] > two["simulated_s"] >= four["simulated_s"]
+    assert sum(one["memory_bytes"]) < sum(two["memory_bytes"]) < sum(four["memory_bytes"])
+    assert found["simulated_seconds_per_minibatch"] == pytest.approx(four["simulated_s"], rel=0.011)
+    assert run("plan", profile, "--topology", "4x10", "--in-flight", "0") == 2
+    assert "at least one minibatch must be in flight, found 0" in capsys.readouterr().err
+
+
 def test_a_count_of_machines_that_no_plan_fits_is_said_beside_the_plans_of_the_others(
     profile: Path, capsys
 ) -> None:
