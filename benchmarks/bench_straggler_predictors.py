@@ -3,13 +3,14 @@
 Made traces (seeded): regime changes, bursts, drift, each with CPU and memory that explain the speed and without;
 and one recorded by `--record`: a pinned worker beside processes that come and go. SimpleRNN and LSTM are quoted.
 
-    python benchmarks/bench_straggler_predictors.py [--quick] [--record FILE [--seconds S]]
+    python benchmarks/bench_straggler_predictors.py [--quick] [--traces] [--record FILE [--seconds S]]
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import multiprocessing
 import os
 import random
@@ -166,17 +167,8 @@ def show_jobs(rounds: int, iterations: int) -> None:
             print(f"{name:>28}" + "".join(f"{np.median(found):>10.3f}" for found in over.values()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--record", type=Path)
-    parser.add_argument("--jobs", action="store_true", help="not the last table")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    arguments = parser.parse_args()
-    if arguments.record:
-        record(arguments.record, arguments.seconds)
-        return
-    seeds = range(2 if arguments.quick else 8)
+def show_errors(seeds: range) -> dict[str, dict[str, float]]:
+    """Of each kind of trace the error of each predictor, the mean over the seeds."""
     rows: list[tuple[str, list[SpeedTrace], int]] = [
         (
             f"{made.__name__}, {'explained' if explained else 'not explained'}",
@@ -190,27 +182,27 @@ def main() -> None:
         rows.append(("recorded (after 200)", [recorded(RECORDED)], 200))
     print("root mean square error, samples/s of about 100; iterations after the first 600")
     print(f"{'trace':>28}" + "".join(f"{name:>14}" for name in PREDICTORS) + f"{'NARX / next':>14}")
+    found = {}
     for name, traces, skip in rows:
         errors = {
             who: float(np.mean([rmse(make(), t, skip) for t in traces])) for who, make in PREDICTORS.items()
         }
         second = min(error for who, error in errors.items() if not who.startswith("NARX"))
-        print(
-            f"{name:>28}"
-            + "".join(f"{e:>14.2f}" for e in errors.values())
-            + f"{errors['NARX'] / second:>14.2f}"
-        )
+        cells = "".join(f"{e:>14.2f}" for e in errors.values())
+        print(f"{name:>28}{cells}{errors['NARX'] / second:>14.2f}", flush=True)
+        found[name] = errors
     print(
         f"{'printed (ResNet-32, B)':>28}" + "".join(f"{PRINTED.get(who, 0) or '-':>14}" for who in PREDICTORS)
     )
+    return found
 
-    show_jobs(1 if arguments.quick else 4, 600 if arguments.quick else 1500)
-    if arguments.jobs:
-        return
+
+def show_schemes(quick: bool) -> None:
+    """What the predictors do to LB-BSP."""
     print("\nLB-BSP, 32 workers, 128 samples each; waiting, per-update time over ASP")
     schemes = ("bsp", "lb-bsp:memoryless", "lb-bsp:ema", "lb-bsp:arima", "lb-bsp:narx")
     patterns = ["heterogeneous:0.3333"]
-    if not arguments.quick:
+    if not quick:
         patterns = [
             f"heterogeneous:{level},{redraw},{noise}"
             for level, redraw, noise in [
@@ -220,7 +212,7 @@ def main() -> None:
             ]
         ]  # fmt: skip
     print(f"{'speeds, redraw, noise':>30}" + "".join(f"{name:>22}" for name in schemes))
-    experiment = Experiment(Cluster(32, 32), iterations=60 if arguments.quick else 1000, units=128)
+    experiment = Experiment(Cluster(32, 32), iterations=60 if quick else 1000, units=128)
     for text in patterns:
         pattern = parse_pattern(text)
         asp, _ = run_scheme(parse_scheme("asp"), pattern, experiment, 0)
@@ -229,6 +221,31 @@ def main() -> None:
             row, _ = run_scheme(parse_scheme(name), pattern, experiment, 0)
             cells.append(f"{row.waiting_share:>13.1%}{row.per_iteration_s / asp.per_iteration_s:>9.3f}")
         print(f"{text.partition(':')[2]:>30}" + "".join(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--traces", action="store_true", help="the first table alone")
+    parser.add_argument("--jobs", action="store_true", help="not the last table")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0, help="the first of the made traces")
+    parser.add_argument(
+        "--json", action="store_true", help="the first table as JSON as well, in the last line"
+    )
+    arguments = parser.parse_args()
+    if arguments.record:
+        record(arguments.record, arguments.seconds)
+        return
+    seeds = range(arguments.seed, arguments.seed + (2 if arguments.quick else 8))
+    errors = show_errors(seeds)
+    if not arguments.traces:
+        show_jobs(1 if arguments.quick else 4, 600 if arguments.quick else 1500)
+        if not arguments.jobs:
+            show_schemes(arguments.quick)
+    if arguments.json:
+        print(json.dumps(errors))
 
 
 if __name__ == "__main__":

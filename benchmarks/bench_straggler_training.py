@@ -11,6 +11,7 @@ for good (it holds for five iterations).
 from __future__ import annotations
 
 import argparse
+import json
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -100,47 +101,75 @@ def replay_arrivals(digits: Digits, outcome: Outcome, rate: float, units: int) -
     return None
 
 
+def to_goal(
+    digits: Digits, text: str, pattern: str, experiment: Experiment, seed: int, rate: float
+) -> tuple[float, float] | None:
+    """(iterations, seconds) to the goal of one scheme; None where it is not reached."""
+    scheme = parse_scheme(text)
+    _, outcome = run_scheme(scheme, parse_pattern(pattern), experiment, seed)
+    if scheme.kind in (SchemeKind.ASP, SchemeKind.ELASTIC):
+        return replay_arrivals(digits, outcome, rate, experiment.units)
+    return replay_clocks(digits, outcome, rate)
+
+
+def table(
+    digits: Digits, schemes: list[str], pattern: str, experiment: Experiment, seeds: range, rate: float
+) -> list[dict[str, object]]:
+    """Print the schemes on one pattern, and give their rows; means of the seeds that reached the goal."""
+    print(f"\n{pattern}, learning rate {rate:g}")
+    print(f"{'scheme':22}{'iterations':>12}{'s/iteration':>13}{'seconds':>10}{'of BSP':>9}{'reached':>9}")
+    base, rows = None, []
+    for text in schemes:
+        found = [to_goal(digits, text, pattern, experiment, seed, rate) for seed in seeds]
+        reached = [item for item in found if item is not None]
+        if not reached:
+            print(f"{text:22}{'-':>12}{'-':>13}{'-':>10}{'-':>9}{0:>6}/{len(found)}", flush=True)
+            continue
+        iterations, seconds = (float(mean) for mean in np.mean(reached, axis=0))
+        base = base or seconds
+        print(
+            f"{text:22}{iterations:>12.1f}{seconds / iterations:>13.3f}{seconds:>10.1f}"
+            f"{seconds / base:>9.2f}{len(reached):>6}/{len(found)}",
+            flush=True,
+        )
+        row = {"scheme": text, "pattern": pattern, "rate": rate, "iterations": iterations, "seconds": seconds}
+        rows.append(row | {"reached": len(reached) / len(found)})
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--schemes", help="by commas")
+    parser.add_argument("--patterns", help="by spaces")
+    parser.add_argument(
+        "--rates", help="learning rates, by commas: 0.06 is small, 4.0 near the edge of stability"
+    )
+    parser.add_argument("--seeds", type=int, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON as well, in the last line")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     threadpool_limits(limits=1)  # the matrices are small
     digits = Digits()
     units = -(-len(digits.train_x) // WORKERS)
     experiment = Experiment(Cluster(WORKERS, 4), iterations=60 if quick else 160, units=units)
     schemes = ["bsp", "ssp:1", "flexrr", "asp", "elasticbsp:15"]
+    patterns = ["slow-worker:200"]
     if not quick:
         schemes += ["bsp-rr", "lb-bsp:ema", "lb-bsp:narx", "elasticbsp:5", "elasticbsp:60,wait"]
-    patterns = ("slow-worker:200", "slow-worker:400", "heterogeneous:0.3333,100")
-    rates = {"small": 0.35} if quick else {"small": 0.06, "large": 4.0}
-    seeds = range(1 if quick else 3)
+        patterns += ["slow-worker:400", "heterogeneous:0.3333,100"]
+    schemes = arguments.schemes.split(",") if arguments.schemes else schemes
+    patterns = arguments.patterns.split() if arguments.patterns else patterns
+    rates = [float(rate) for rate in (arguments.rates or ("0.35" if quick else "0.06,4.0")).split(",")]
+    seeds = range(arguments.seed, arguments.seed + (arguments.seeds or (1 if quick else 3)))
     print(f"softmax regression, digits, {WORKERS} workers on 4 machines, to {GOAL:.0%} test accuracy")
-    for speed, rate in rates.items():
-        for pattern in patterns[:1] if quick else patterns:
-            print(f"\n{pattern}, learning rate {rate} ({speed})")
-            print(
-                f"{'scheme':22}{'iterations':>12}{'s/iteration':>13}{'seconds':>10}{'of BSP':>9}{'reached':>9}"
-            )
-            base = None
-            for text in schemes:
-                scheme = parse_scheme(text)
-                found = []
-                for seed in seeds:
-                    _, outcome = run_scheme(scheme, parse_pattern(pattern), experiment, seed)
-                    if scheme.kind in (SchemeKind.ASP, SchemeKind.ELASTIC):
-                        found.append(replay_arrivals(digits, outcome, rate, units))
-                    else:
-                        found.append(replay_clocks(digits, outcome, rate))
-                reached = [item for item in found if item is not None]
-                if not reached:
-                    print(f"{text:22}{'-':>12}{'-':>13}{'-':>10}{'-':>9}{0:>6}/{len(found)}")
-                    continue
-                iterations, seconds = np.mean(reached, axis=0)
-                base = base or seconds
-                print(
-                    f"{text:22}{iterations:>12.1f}{seconds / iterations:>13.3f}{seconds:>10.1f}"
-                    f"{seconds / base:>9.2f}{len(reached):>6}/{len(found)}"
-                )
+    rows = []
+    for rate in rates:
+        for pattern in patterns:
+            rows += table(digits, schemes, pattern, experiment, seeds, rate)
+    if arguments.json:
+        print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.figures import flexrr, market, pipelines
+from benchmarks.figures import flexrr, lbbsp, market, pipelines, plan_costs, plans, training
 from benchmarks.figures.figure import Figure, Unable
 
-FIGURES: tuple[Figure, ...] = (*flexrr.FIGURES, *market.FIGURES, *pipelines.FIGURES)
+FIGURES: tuple[Figure, ...] = (
+    *flexrr.FIGURES,
+    *training.FIGURES,
+    *lbbsp.FIGURES,
+    *market.FIGURES,
+    *pipelines.FIGURES,
+    *plans.FIGURES,
+    *plan_costs.FIGURES,
+)
 
 _HOSTS = "needs root and eight hosts with shaped links on one machine; measured by hand"
 UNABLE = (
