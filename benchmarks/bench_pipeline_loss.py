@@ -10,6 +10,7 @@ own spread.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
@@ -130,6 +131,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 minibatches, two seeds")
     parser.add_argument("--models", default=",".join(SETTINGS))
+    parser.add_argument("--trainings", default=",".join(MODES))
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON as well, in the last line")
     arguments = parser.parse_args()
     minibatches, seeds = (100, 2) if arguments.quick else (500, 3)
     print(
@@ -138,10 +142,12 @@ def main() -> None:
     )
     torch.set_num_threads(1)
     print(f"{'model':<10} {'training':<14} {'stages':>6} {'loss':>8} {'spread':>8}")
+    rows = []
     for kind in arguments.models.split(","):
-        for name, (mode, stages) in MODES.items():
+        for name in arguments.trainings.split(","):
+            mode, stages = MODES[name]
             found = []
-            for seed in range(seeds):
+            for seed in range(arguments.seed, arguments.seed + seeds):
                 os.environ["BENCH_SEED"] = str(seed)
                 found.append(final_loss(kind, mode, stages, minibatches))
             spread = max(found) - min(found)
@@ -149,6 +155,9 @@ def main() -> None:
                 f"{kind:<10} {name:<14} {stages:>6} {statistics.fmean(found):>8.4f} {spread:>8.4f}",
                 flush=True,
             )
+            rows.append({"model": kind, "training": name, "losses": found})
+    if arguments.json:
+        print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-from benchmarks.figures import flexrr, lbbsp, market, pipelines, plan_costs, plans, training
+from benchmarks.figures import agileml, flexrr, ibatch, lbbsp, market, pipelines, plan_costs, plans, training
 from benchmarks.figures.figure import Figure, Unable
 
 FIGURES: tuple[Figure, ...] = (
     *flexrr.FIGURES,
-    *training.FIGURES,
+    training.CONVERGENCE,
     *lbbsp.FIGURES,
     *market.FIGURES,
+    *agileml.FIGURES,
     *pipelines.FIGURES,
     *plans.FIGURES,
+    training.STASHING,
     *plan_costs.FIGURES,
+    *ibatch.FIGURES,
 )
 
-_HOSTS = "needs root and eight hosts with shaped links on one machine; measured by hand"
 UNABLE = (
+    Unable("flexrr-3.7 b", "iterations to converge, LDA", "a replay trains by gradients; LDA draws samples"),
+    Unable("lb-bsp 10, 11", "a shared cluster's load", "the trace of Google's cluster is not there"),
     Unable(
-        "flexrr-3.7", "iterations to converge", "needs minutes of training for each scheme; measured by hand"
-    ),
-    Unable("agileml-4.10 to 4.13", "stages on 64 machines, 1 Gbit/s", _HOSTS),
-    Unable("agileml-4.14", "scaling from 4 to 64 machines", _HOSTS),
-    Unable("agileml-4.15", "60 machines join and leave", _HOSTS),
-    Unable(
-        "lb-bsp table 3",
-        "predictors of speed",
-        "the paper's traces are not there; on made ones measured by hand",
+        "lb-bsp 12, 13",
+        "GPUs' times, a link that switches",
+        "needs those GPUs: of their times only the ranges of batches are printed",
     ),
     Unable(
-        "lb-bsp 8 to 13",
-        "waiting and time per update",
-        "its trace takes minutes of training nets; measured by hand",
+        "lb-bsp 14",
+        "overhead at 32 to 96 workers",
+        "the share of an iteration that deciding takes; the iteration's length is not printed",
     ),
-    Unable(
-        "ibatch",
-        "speedups of VGG19 and others",
-        "no layer profile is printed, and the models' own are not there",
-    ),
-    Unable("pipedream-5.13", "time to accuracy", "needs GPUs and ImageNet"),
-    Unable(
-        "pipedream-5.15", "predicted and measured throughput", "needs GPUs; on two processes measured by hand"
-    ),
-    Unable("pipedream-5.16 to 5.18", "memory, communication and depth", "need GPUs"),
+    Unable("pipedream-5.9 to 5.12", "time to accuracy", "needs GPUs, ImageNet and WMT16"),
+    Unable("pipedream-5.13 b", "hybrids without pipelining", "which configurations they are is not printed"),
     Unable("pipedream-table-5.2", "the clusters", "a table of hardware: nothing to compute"),
+    Unable(
+        "ibatch 6, 7",
+        "sparse gradients, and where time goes",
+        "what a sparse push holds is not printed, and shares of time are only drawn",
+    ),
 )
 
 

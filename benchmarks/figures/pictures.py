@@ -46,14 +46,19 @@ def curves(
     panels: Sequence[tuple[str, Mapping[str, Mapping[float, float]]]],
     along: str,
     title: str,
+    *,
+    wide: int = 2,
 ) -> None:
-    """Panels beside each other, each (its height's name, curves by their names, each y by x)."""
-    figure, row = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 4), squeeze=False)
-    for axes, (height, found) in zip(row[0], panels, strict=True):
-        for (name, curve), colour, marker in zip(found.items(), STAGE_COLOURS, MARKERS, strict=False):
-            axes.plot(
-                list(curve), list(curve.values()), marker=marker, markersize=4, label=name, color=colour
-            )
+    """Panels, `wide` in a row, each (its height's name, curves by their names, each y by x)."""
+    wide = min(wide, len(panels))
+    high = -(-len(panels) // wide)
+    figure, grid = plt.subplots(high, wide, figsize=(5.2 * wide, 3.8 * high), squeeze=False)
+    for axes, (height, found) in zip(grid.flat, panels, strict=False):
+        # Later curves are thinner, so that equal ones show.
+        kinds = zip(found.items(), STAGE_COLOURS, MARKERS, (3.4, 2.6, 1.8, 1.2, 1.0, 0.8), strict=False)
+        for (name, curve), colour, marker, width in kinds:
+            style = {"marker": marker, "markersize": 3 + width, "linewidth": width}
+            axes.plot(list(curve), list(curve.values()), label=name, color=colour, **style)
         axes.set_xlabel(along)
         axes.set_ylabel(height)
         axes.set_ylim(bottom=0)
@@ -61,7 +66,7 @@ def curves(
         plain(axes)
         if len(found) > 1:
             axes.legend(frameon=False, fontsize=9)
-    row[0][0].set_title(title, loc="left", fontsize=11)
+    grid[0][0].set_title(title, loc="left", fontsize=11)
     figure.tight_layout()
     save(figure, path)
 

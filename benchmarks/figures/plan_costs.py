@@ -162,10 +162,10 @@ def draw_memory(folder: Path) -> None:
 def draw_communication(folder: Path) -> None:
     """Figure 5.17."""
     groups = {
-        model: {"data parallel": whole, config: ours}
-        for model, (config, whole, ours) in moved(folder).items()
+        name.replace("-16", ", 16 workers"): {"data parallel": whole, config: ours}
+        for name, (config, whole, ours) in moved(folder).items()
     }
-    pictures.bars(folder / "figure.png", groups, "MB moved for a minibatch", "4 workers", decimals=0)
+    pictures.bars(folder / "figure.png", groups, "MB moved for a minibatch", "4 workers, or 16", decimals=0)
 
 
 def draw_depth(folder: Path) -> None:

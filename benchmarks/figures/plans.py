@@ -119,16 +119,12 @@ def rates(folder: Path) -> dict[str, list[tuple[int, str, float, float]]]:
     """Of each kind of plan: (workers, plan, predicted and simulated minibatches per second), no point twice."""
     found: dict[str, list[tuple[int, str, float, float]]] = {}
     for kind in PLANS:
-        points = [
-            (
-                4 * (each["machines"] or 4),
-                each["config"],
-                1 / each["seconds_per_minibatch"],
-                1 / each["simulated_seconds_per_minibatch"],
-            )
-            for each in lines(folder / f"{kind}.txt")
-        ]
-        found[kind] = list(dict.fromkeys(points))
+        points = {}
+        for each in lines(folder / f"{kind}.txt"):
+            pace = 1 / each["seconds_per_minibatch"], 1 / each["simulated_seconds_per_minibatch"]
+            workers = 4 * (each["machines"] or 4)
+            points.setdefault((workers, *(round(one, 2) for one in pace)), (workers, each["config"], *pace))
+        found[kind] = list(points.values())
     return found
 
 

@@ -1,7 +1,7 @@
-"""FlexRR's iterations to converge (thesis, figure 3.7), by real gradients in one process.
+"""Trainings in one process: FlexRR's iterations to converge (thesis, figure 3.7), PipeDream's stashing (figure 5.14).
 
-The simulator notes what each scheme's workers read and when they push; a softmax regression on digits is then trained
-with exactly that staleness and that help. The thesis trained MF and LDA.
+For the first the simulator notes what each scheme's workers read and when they push; a softmax regression on digits is
+then trained with exactly that staleness and that help. The thesis trained MF and LDA.
 """
 
 from __future__ import annotations
@@ -75,17 +75,41 @@ def draw(folder: Path) -> None:
     pictures.curves(folder / "figure.png", [("seconds to converge", curves)], "delay, %", title)
 
 
+SLOW = "with small steps the weights hardly change between a minibatch's forward and its backward"
+WITHIN = 0.02  # of plain SGD's loss: the target
+
+
+def stashing(folder: Path) -> Sequence[Claim]:
+    """Figure 5.14: whether trainings in four stages reach the loss of plain SGD."""
+    losses = {row["training"]: row["losses"] for row in last_line(folder / "losses.txt")}
+    mean = {name: sum(found) / len(found) for name, found in losses.items()}
+    target = (1 + WITHIN) * mean["plain SGD"]
+    said = {name: f"{loss:.4f}, target {target:.4f}" for name, loss in mean.items()}
+    kept, without = mean["stash"] <= target, mean["none"] > target
+    return [
+        checked("with weight stashing the target loss is reached", "reached", said["stash"], kept, SLOW),
+        checked("without it the target is missed", "missed", said["none"], without, SLOW),
+    ]
+
+
 PATTERNS = " ".join(f"slow-worker:{delay}" for delay in DELAYS)
-FIGURES = (
-    Figure(
-        "flexrr-3.7",
-        "iterations to converge (thesis, figure 3.7 a)",
-        (
-            f"python benchmarks/bench_straggler_training.py --schemes {','.join(SCHEMES)} --patterns '{PATTERNS}' "
-            "--rates 0.06 --seed {seed} --json > {out}/trained.txt",
-        ),
-        convergence,
-        "figure.png",
-        draw=draw,
+CONVERGENCE = Figure(
+    "flexrr-3.7",
+    "iterations to converge (thesis, figure 3.7 a)",
+    (
+        f"python benchmarks/bench_straggler_training.py --schemes {','.join(SCHEMES)} --patterns '{PATTERNS}' "
+        "--rates 0.06 --seed {seed} --json > {out}/trained.txt",
     ),
+    convergence,
+    "figure.png",
+    draw=draw,
+)
+STASHING = Figure(
+    "pipedream-5.14",
+    "weight stashing (figure 5.14), a small language model",
+    (
+        "python benchmarks/bench_pipeline_loss.py --models language --trainings 'plain SGD,stash,none' "
+        "--seed {seed} --json > {out}/losses.txt",
+    ),
+    stashing,
 )
