@@ -1,10 +1,10 @@
 """The stages of AgileML on eight hosts with shaped links, against the traditional layout (thesis, figures 4.10-4.13).
 
-A clock is nearly all exchange (`--work-s` adds work that is dealt out and sleeps): every worker reads a model of W bytes
-whole and updates all of it. Traditional: all eight machines reliable, a shard and a worker on each. Beside each measured
-ratio stands the formula's: bytes that the busiest machine sends over those of a traditional one. A server with the share
-o of the parameters sends (1 - o) W of updates and o (workers - 1) W of parameters in a clock, and receives as much; o W
-of backups per cut come on top in stages 2 and 3.
+A clock is nearly all exchange (`--work-s` adds work that is dealt out and sleeps): every worker reads a model of W
+bytes whole and updates all of it. Traditional: all eight machines reliable, a shard and a worker on each. Beside
+each measured ratio stands the formula's: bytes that the busiest machine sends over those of a traditional one. A
+server with the share o of the parameters sends (1 - o) W of updates and o (workers - 1) W of parameters in a
+clock, and receives as much; o W of backups per cut come on top in stages 2 and 3.
 `python benchmarks/bench_stages.py [--quick] [--part stages,backups,auto] [--rounds 2] [--rate 200mbit]`. Needs root.
 """
 
