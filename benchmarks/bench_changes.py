@@ -97,14 +97,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one short run")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--loads", default=",".join(load.name for load in LOADS))
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--stage", default=2, type=int, choices=(1, 2, 3))
     parser.add_argument("--json", action="store_true", help="the figures as JSON as well")
     arguments = parser.parse_args()
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     link = Link(arguments.rate)
-    chosen = [load for load in LOADS if load.name in arguments.loads.split(",")]
     count = RELIABLE_COUNT + START + JOINING
     print(
         f"{machine_line()}; {count} hosts, links {link}, stage {arguments.stage}, rounds: {rounds}",
@@ -113,7 +111,7 @@ def main() -> None:
     tiers = [RELIABLE] * RELIABLE_COUNT + [TRANSIENT] * (START + JOINING)
     figures = {}
     with Rig(count, link) as rig:
-        for load in QUICK if arguments.quick else chosen:
+        for load in QUICK if arguments.quick else LOADS:
             found: dict[str, list[Change]] = {"join": [], "notice": []}
             fetched_mb = []
             for _ in range(rounds):

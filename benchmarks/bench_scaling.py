@@ -39,6 +39,7 @@ def product_s() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one and four hosts, short clocks")
+    parser.add_argument("--counts", help="of hosts, from 1 on, by commas: 1,8")
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--cpus", type=float, default=0.2, help="that each host may use")
     parser.add_argument("--sleep", action="store_true", help="the work is a pause, and no quota holds")
@@ -49,6 +50,8 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     counts = (1, 4) if quick else COUNTS
+    if arguments.counts:
+        counts = tuple(map(int, arguments.counts.split(",")))
     model_mb = arguments.model_mb or (1.0 if quick else 4.0)
     clocks = WARM_UP + (arguments.clocks or (2 if quick else 5))
     clock_s = arguments.clock_s or (0.8 if quick else 5.0)

@@ -104,13 +104,13 @@ FIGURES = (
     on_hosts(
         "4.14",
         "scaling from one to eight hosts (figure 4.14)",
-        "bench_scaling.py --sleep --clocks 3 --json > {out}/scaling.txt",
+        "bench_scaling.py --sleep --counts 1,8 --clocks 3 --json > {out}/scaling.txt",
         scaling,
     ),
     on_hosts(
         "4.15",
         "three machines join five, three leave (figure 4.15)",
-        "bench_changes.py --loads 'compute rules' --rounds 1 --json > {out}/changes.txt",
+        "bench_changes.py --quick --rounds 3 --json > {out}/changes.txt",
         changes,
     ),
 )

@@ -55,9 +55,9 @@ def curves(
     figure, grid = plt.subplots(high, wide, figsize=(5.2 * wide, 3.8 * high), squeeze=False)
     for axes, (height, found) in zip(grid.flat, panels, strict=False):
         # Later curves are thinner, so that equal ones show.
-        kinds = zip(found.items(), STAGE_COLOURS, MARKERS, (3.4, 2.6, 1.8, 1.2, 1.0, 0.8), strict=False)
+        kinds = zip(found.items(), STAGE_COLOURS, MARKERS, (4.6, 2.4, 1.6, 1.2, 1.0, 0.8), strict=False)
         for (name, curve), colour, marker, width in kinds:
-            style = {"marker": marker, "markersize": 3 + width, "linewidth": width}
+            style = {"marker": marker, "markersize": 3.5 + width, "linewidth": width}
             axes.plot(list(curve), list(curve.values()), label=name, color=colour, **style)
         axes.set_xlabel(along)
         axes.set_ylabel(height)

@@ -37,10 +37,7 @@ def plan_command(
         str | None, typer.Option(help="Also plan for these counts of the outermost machines, such as 3,4,5.")
     ] = None,
     in_flight: Annotated[
-        str | None,
-        typer.Option(
-            help="Also simulate the plan with so many minibatches per input replica, such as 1,2,4."
-        ),
+        str | None, typer.Option(help="Also simulate so many minibatches per input replica, such as 1,2,4.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for plan.txt, schedule.txt, plan.json, plan.png.")
@@ -57,10 +54,9 @@ def plan_command(
     check_out(out, is_folder=True)
     try:
         where, file_memory, speeds = _topology(topology)
-        limit = parse_bytes(memory, "--memory") if memory is not None else file_memory
         options = Options(
             cost_model=cost_model,
-            memory_bytes=limit,
+            memory_bytes=file_memory if memory is None else parse_bytes(memory, "--memory"),
             recompute=_recompute(recompute),
             optimizer_factor=optimizer_factor,
             straight=straight,
@@ -79,10 +75,7 @@ def plan_command(
     if as_json:
         _print_json(plans, rows, tried, fewer, options)
     else:
-        _print_plans(plans)
-        _print_rows(rows, plans[0].data_parallel_seconds)
-        _print_depths(tried)
-        _print_counts(fewer)
+        _print_all(plans, rows, tried, fewer)
     if out is not None:
         _write_plan(out, plans[0], rows, tried, options)
         typer.echo(f"Wrote plan.txt, schedule.txt, plan.json and plan.png to {out}", err=as_json)
@@ -100,6 +93,18 @@ def _recompute(text: str) -> bool | str:
     if text not in ("never", "auto", "always"):
         raise PartitionError(f"--recompute must be never, auto or always, found {text!r}")
     return text if text == "auto" else text == "always"
+
+
+def _print_all(
+    plans: Sequence[Plan],
+    rows: Sequence[Row],
+    tried: Sequence[Depth],
+    fewer: Mapping[int, Plan | DoesNotFitError],
+) -> None:
+    _print_plans(plans)
+    _print_rows(rows, plans[0].data_parallel_seconds)
+    _print_depths(tried)
+    _print_counts(fewer)
 
 
 def _print_plans(plans: Sequence[Plan]) -> None:

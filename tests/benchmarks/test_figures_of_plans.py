@@ -71,7 +71,7 @@ def test_predictions_that_order_plans_wrongly_differ(tmp_path: Path) -> None:
     printed(tmp_path / "straight.txt", plan("straight", 2, 2.1))
     claims = plans.predicted(tmp_path)
     assert verdicts(claims) == [YES, YES]
-    assert "over 4 plans" in claims[0].ours  # the same point twice counts once
+    assert "over 4 plans " in claims[0].ours  # the same point twice counts once
     plans.draw_rates(tmp_path)
     printed(tmp_path / "straight.txt", plan("straight", 2, 30))
     assert verdicts(plans.predicted(tmp_path)) == [NO, NO]
