@@ -95,13 +95,16 @@ def _place(
     kinds = problem.parts.type_of[level - 1]
     free = {copy: list(range(copy * count, (copy + 1) * count)) for copy in copies}
     for segment in segments:
-        taken = []
+        of_copies: list[list[int]] = []
         for copy in copies:
+            of_copies.append([])
             for kind, wanted in enumerate(segment.part):
                 chosen = [child for child in free[copy] if kinds[child] == kind][:wanted]
                 assert len(chosen) == wanted, "the tables gave away more components than there are"
-                taken += chosen
+                of_copies[-1] += chosen
                 free[copy] = [child for child in free[copy] if child not in chosen]
+        # Replicas take minibatches in turn: in this order a minibatch stays inside its copy from stage to stage.
+        taken = [child for turn in zip(*of_copies, strict=True) for child in turn]
         m = sum(segment.part)
         weight_bytes = float(sets.parameter_bytes[segment.last] - sets.parameter_bytes[segment.first])
         # The recurrence bottoms out in a range without a cut: that is the first segment.
@@ -152,8 +155,8 @@ def _place_alone(work: _Assembly, segment: Segment, level: int, taken: list[int]
             seconds = float(wrapped(problem.model, exchange_s / count, around))
             work.terms.append(Term(Source.WEIGHTS, stage, stage, below, weight_bytes, seconds))
         wrapping = ((count, exchange_s), *wrapping)
-        children = [c * count + i for c in children for i in range(count)]
-    work.drafts.append(_Draft(segment.first, segment.last, sorted(children)))
+        children = [c * count + i for i in range(count) for c in children]
+    work.drafts.append(_Draft(segment.first, segment.last, children))
     work.leaves.append(wrapping)
 
 

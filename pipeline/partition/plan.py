@@ -29,10 +29,11 @@ class Source(Enum):
 class Stage:
     """A stage as every one of its replicas runs it.
 
-    layers: indices in the profile. devices: one per replica. forward_s, backward_s: of one minibatch on the
-    slowest of its devices, recomputing included. parameter_bytes, activation_bytes: of its layers.
-    input_bytes, output_bytes: received and sent on per minibatch (0 at the last stage). in_flight:
-    minibatches that a replica keeps. memory_bytes: what that takes on each device.
+    layers: indices in the profile. devices: one per replica, in the order in which they take minibatches.
+    forward_s, backward_s: of one minibatch on the slowest of its devices, recomputing included.
+    parameter_bytes, activation_bytes: of its layers. input_bytes, output_bytes: received and sent on per
+    minibatch (0 at the last stage). in_flight: minibatches that a replica keeps. memory_bytes: what that takes
+    on each device.
     """
 
     layers: tuple[int, ...]

@@ -72,13 +72,21 @@ def test_a_plan_says_where_its_numbers_come_from() -> None:
     assert plan.data_parallel_seconds == pytest.approx(max(26, 2 * 3 * 60.3 / 10) / 4)
 
 
+def test_a_minibatch_stays_on_the_machine_whose_pipeline_it_is_in() -> None:
+    """Replicas take minibatches in turn, so their order decides whether activations cross between machines."""
+    plan = partition(chain([2.0, 1.0], [4.0, 1.0], [0.1, 16.0]), Topology(((3, 20.0), (2, 40.0))))
+    assert plan.config == "4-2"
+    first, last = plan.stages
+    assert [device // 3 for device in first.devices] == 2 * [device // 3 for device in last.devices]
+
+
 def test_data_parallel_plans_cost_what_the_plan_says() -> None:
     topology = Topology(((2, 10.0), (2, 5.0)))
     for model in ("thesis", "released"):
         whole = data_parallel_plan(convolutional(), topology, Options(cost_model=model))
         assert whole is not None
         assert whole.config == "data parallel"
-        assert whole.stages[0].devices == (0, 1, 2, 3)
+        assert sorted(whole.stages[0].devices) == [0, 1, 2, 3]
         assert whole.seconds_per_minibatch == pytest.approx(whole.data_parallel_seconds)
     mixed = data_parallel_plan(convolutional(), topology, Options(device_speed=[1, 2, 1, 1]))
     assert mixed is not None
