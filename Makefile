@@ -28,12 +28,13 @@ check: style
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/house/test_imports.py tests/house/test_floors.py
 
-# Types are checked while the first tests run. Tests with Ray nodes mostly wait for Ray, so two files of them run beside the
-# others, those that take longest first; their output follows that of the others. Only files with such tests are collected
-# again.
+# Types are checked while one process compiles the tests and what they import: a dozen that begin at once would each do it.
+# Tests with Ray nodes mostly wait for Ray, so two files of them run beside the others, those that take longest first; their
+# output follows that of the others. Only files with such tests are collected again.
 LONGEST := tests/cluster/test_submit.py tests/cluster/test_existing_cluster.py tests/agileml/market/test_real_nodes.py
 test: style
 	@mkdir -p build; trap 'kill $$types $$ray 2>/dev/null' EXIT; $(BIN)/mypy & types=$$!; \
+	$(BIN)/pytest -q --collect-only > build/collected.log 2>&1; \
 	$(BIN)/pytest -q -m "not slow and cluster" -n 2 --dist loadfile --no-loadscope-reorder $(LONGEST) $$(grep -rl --include='test_*.py' "mark\.cluster" tests) > build/ray_tests.log 2>&1 & ray=$$!; \
 	$(BIN)/pytest -q -m "not slow and not cluster" -n auto --dist worksteal; tests=$$?; \
 	wait $$types || tests=1; wait $$ray || tests=1; cat build/ray_tests.log; exit $$tests

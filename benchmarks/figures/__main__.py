@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.figures.catalogue import FIGURES, UNABLE, chosen
 from benchmarks.figures.page import OtherSeedError, kept, page, section
-from benchmarks.figures.redraw import ROOT, CommandError, Redrawn, redraw
+from benchmarks.figures.redraw import ROOT, CommandError, Redrawn, failed, redraw
 
 
 def main() -> int:
@@ -41,6 +41,7 @@ def main() -> int:
             parser.error(f"--page {target}: {error}")
     console = Console()
     done: list[Redrawn] = []
+    errors: list[CommandError] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(figures))
@@ -49,8 +50,8 @@ def main() -> int:
             try:
                 done.append(redraw(figure, arguments.out.resolve(), arguments.data.resolve(), arguments.seed))
             except CommandError as error:
-                print(error, file=sys.stderr)
-                return 1
+                errors.append(error)
+                done.append(failed(figure, arguments.out, error))
             progress.advance(task)
     table = Table("figure", "statement", "printed", "ours", "verdict")
     for each in done:
@@ -62,7 +63,20 @@ def main() -> int:
         sections |= {each.figure.name: section(each, pictures, arguments.seed) for each in done}
         target.write_text(page(sections, [figure.name for figure in FIGURES], UNABLE, arguments.seed))
         console.print(f"{target}", highlight=False)
-    return 0
+    spent_s = sum(each.seconds for each in done)
+    slowest = ", ".join(
+        f"{each.figure.name} {each.seconds:.0f} s" for each in sorted(done, key=_seconds)[-3:]
+    )
+    console.print(
+        f"{len(done)} figures in {spent_s / 60:.1f} minutes, the longest {slowest}", highlight=False
+    )
+    for error in errors:
+        print(error, file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _seconds(redrawn: Redrawn) -> float:
+    return redrawn.seconds
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ def section(redrawn: Redrawn, pictures: Path, seed: int) -> str:
     lines += [*(f"    {command}" for command in shown), ""]
     lines += ["| statement | printed | ours | verdict |", "| --- | --- | --- | --- |"]
     for claim in redrawn.claims:
-        verdict = claim.verdict.value + (f", because {claim.because}" if claim.because else "")
+        because = " ".join(claim.because.replace("|", "/").split())  # a cell of a table
+        verdict = claim.verdict.value + (f", because {because}" if because else "")
         lines.append(f"| {claim.what} | {claim.printed} | {claim.ours} | {verdict} |")
     if figure.picture is not None and (source := redrawn.folder / figure.picture).exists():
         pictures.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,29 +25,36 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class Redrawn:
-    """A figure and what came of it. `folder`: where its commands wrote to."""
+    """A figure and what came of it. `folder`: where its commands wrote to. `seconds`: how long they took."""
 
     figure: Figure
     folder: Path
     claims: tuple[Claim, ...]
+    seconds: float = 0.0
 
 
 def redraw(figure: Figure, out: Path, data: Path, seed: int) -> Redrawn:
     """Run the figure's commands unless they have been run with the same words, and judge. Raises CommandError."""
+    began_s = time.monotonic()
     folder = out / figure.name
     if why := figure.missing(data):
         return Redrawn(figure, folder, (Claim(figure.title, "", "", Verdict.CANNOT, why),))
     wanted = [command.format(out=folder, seed=seed, data=data) for command in figure.commands]
     mark = folder / _DONE
-    if not mark.exists() or json.loads(mark.read_text()) != wanted:
+    if not mark.exists() or json.loads(mark.read_text())["commands"] != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for command in wanted:
             _run(command)
-        mark.write_text(json.dumps(wanted))
+        mark.write_text(json.dumps({"commands": wanted, "seconds": round(time.monotonic() - began_s, 1)}))
     if figure.draw is not None:
         figure.draw(folder)
-    return Redrawn(figure, folder, tuple(figure.judge(folder)))
+    return Redrawn(figure, folder, tuple(figure.judge(folder)), json.loads(mark.read_text())["seconds"])
+
+
+def failed(figure: Figure, out: Path, error: CommandError) -> Redrawn:
+    """What a page says of a figure of which a command failed."""
+    return Redrawn(figure, out / figure.name, (Claim(figure.title, "", "", Verdict.CANNOT, f"{error}"),))
 
 
 def _run(command: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.figures import __main__ as command
 from benchmarks.figures import flexrr, pipelines
 from benchmarks.figures.catalogue import FIGURES, UNABLE, chosen
 from benchmarks.figures.figure import Claim, Figure, Unable, Verdict, checked
@@ -101,6 +102,26 @@ def test_a_command_that_fails_is_named_and_run_again_next_time(tmp_path: Path) -
     with pytest.raises(CommandError, match=r"proteus stragglers --pattern nonsense .* ended with 2"):
         redraw(figure, tmp_path, tmp_path, 0)
     assert not (tmp_path / "wrong" / "done.json").exists()
+
+
+def test_a_figure_that_fails_is_said_and_the_others_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def holds(folder: Path) -> list[Claim]:
+        return [checked("it", "yes", "yes", True, "")]
+
+    figures = (
+        Figure("broken", "", ("python -c 'exit(3)'",), holds),
+        Figure("whole", "", ("python -c 'exit(0)'",), holds),
+    )
+    monkeypatch.setattr(command, "chosen", lambda only: figures)
+    monkeypatch.setattr(command, "FIGURES", figures)
+    target = tmp_path / "page.md"
+    monkeypatch.setattr("sys.argv", ["figures", "--out", str(tmp_path / "out"), "--page", str(target)])
+    assert command.main() == 1
+    assert "python -c 'exit(3)' ended with 3" in capsys.readouterr().err
+    assert "1 reproduced, 1 cannot" in target.read_text()
+    assert "| cannot, because python -c 'exit(3)' ended with 3: |" in target.read_text()
 
 
 def test_verdicts_follow_from_the_numbers(tmp_path: Path) -> None:
