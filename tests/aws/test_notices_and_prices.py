@@ -31,7 +31,7 @@ from bidbrain.live.cloud import (
 )
 from tests.aws.layer import Ec2Layer
 from tests.aws.metadata import Metadata
-from tests.examples import examples
+from tests.thorough import examples
 
 pytestmark = pytest.mark.aws
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidbrain.money import machine_seconds_micro_usd, micro_usd, rounded_ratio, show_usd
-from tests.examples import examples
+from tests.thorough import examples
 
 
 @pytest.mark.parametrize(

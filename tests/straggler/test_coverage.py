@@ -17,7 +17,7 @@ from straggler.coverage import (
     span,
     union,
 )
-from tests.examples import examples
+from tests.thorough import examples
 
 SETS = st.integers(0, 2**70 - 1)
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=examples(200))

@@ -14,7 +14,7 @@ from straggler.elasticbsp import (
     predicted_end_times,
     zipline,
 )
-from tests.examples import examples
+from tests.thorough import examples
 
 # The long version is slow.
 each_count = pytest.mark.parametrize("cases", [1500, pytest.param(5000, marks=pytest.mark.slow)])

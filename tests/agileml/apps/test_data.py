@@ -14,7 +14,7 @@ from agileml.apps.data import random_split, share_of, stratified_split
 from agileml.apps.labelled import load_labelled, read_npz
 from agileml.apps.ratings import load_split, read_ratings
 from agileml.config.text import ConfigError
-from tests.examples import examples
+from tests.thorough import examples
 
 CSV = "userId,movieId,rating,timestamp\n7,10,4.0,1\n7,30,3.5,2\n2,10,0.5,3\n"
 TABS = "7\t10\t4\t1\n7\t30\t3.5\t2\n2\t10\t.5\t3\n"

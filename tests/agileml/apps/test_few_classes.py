@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.apps.few_classes import MOST_CLASSES, add_gradient, logits_of
-from tests.examples import examples
+from tests.thorough import examples
 
 
 @settings(deadline=None, derandomize=True, max_examples=examples(150))

@@ -26,7 +26,7 @@ from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.process.spec import RunSpec
-from tests.examples import examples
+from tests.thorough import examples
 
 SUM = optimizer("sgd", learning_rate=1.0)  # tables of steps have no use for one
 CHOICE = "agileml.apps.gibbs.units.faster_sampler"

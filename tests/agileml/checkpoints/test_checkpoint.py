@@ -39,7 +39,7 @@ from tests.agileml.checkpoints.rig import (
     same,
     write,
 )
-from tests.examples import examples
+from tests.thorough import examples
 
 FEW = settings(deadline=None, derandomize=True, max_examples=examples(60))
 NAME = CutId(7, 3)

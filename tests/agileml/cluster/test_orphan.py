@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agileml.cluster.orphan import Silence
 from agileml.cluster.watchdog import LivenessEndpoint, WatchedHead
-from tests.examples import examples
+from tests.thorough import examples
 
 
 @settings(deadline=None, derandomize=True, max_examples=examples(300))
@@ -70,7 +70,7 @@ def test_a_fixed_port_is_a_lock_that_a_crash_does_not_leave_behind() -> None:
     code = """
 import contextlib, os, sys
 from agileml.cluster.watchdog import LivenessEndpoint
-from tests.examples import examples
+from tests.thorough import examples
 for port in range(12_000 + os.getpid() % 8_000, 30_000):
     with contextlib.suppress(OSError), LivenessEndpoint(port=port) as endpoint:
         print(endpoint.address, flush=True)

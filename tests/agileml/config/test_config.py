@@ -17,7 +17,7 @@ from agileml.config.optimizer import AdamConfig, MomentumConfig
 from agileml.config.plan import JoinConfig, MachineCounts, NoticeConfig, machines_over_time
 from agileml.config.section import Section
 from bidbrain.history.prices import Market
-from tests.examples import examples
+from tests.thorough import examples
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 BASE: dict[str, Any] = {"application": "mf", "clocks": 20}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agileml.config.job import JobConfig, from_values, load
 from agileml.config.random_plan import random_plan
 from agileml.config.text import ConfigError
-from tests.examples import examples
+from tests.thorough import examples
 
 MLR = {"application": "mlr", "data": {"kind": "digits"}}
 

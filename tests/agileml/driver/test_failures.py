@@ -11,7 +11,7 @@ from agileml.checkpoints.errors import DamagedError, StoreError
 from agileml.core.protocol.commands import Halt, HaltKind
 from agileml.driver.failures import Death, Failures, begin_error, cause_of, halt_error
 from agileml.errors import CheckpointsUnreadError, RunError, StateLostError
-from tests.examples import examples
+from tests.thorough import examples
 
 STEPS = st.lists(st.tuples(st.sampled_from(["died", "lives", "lost"]), st.sampled_from("abc")), max_size=60)
 

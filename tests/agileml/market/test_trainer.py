@@ -19,7 +19,7 @@ from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Alert, Instance, InstanceNotice
 from bidbrain.live.estimators import Estimator
 from bidbrain.setting import ON_DEMAND_ZONE
-from tests.examples import examples
+from tests.thorough import examples
 
 SPOT, STEADY = Market("c3.8xlarge", "us-east-1a"), Market("c4.xlarge", ON_DEMAND_ZONE)
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from agileml.net import codec as codec_module
 from agileml.net.codec import Codec
 from agileml.net.codec_arrays import DTYPES, CodecError
-from tests.examples import examples
+from tests.thorough import examples
 
 NodeId = NewType("NodeId", str)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agileml.net.keys import KeyPair
 from agileml.net.sealed_keys import KeyRecipient, SealError, seal
-from tests.examples import examples
+from tests.thorough import examples
 
 KEYS = KeyPair.generate()
 MACHINE = KeyRecipient("run", "m0")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agileml.net import wire
 from agileml.net.links import connection_ids
-from tests.examples import examples
+from tests.thorough import examples
 
 ORIGIN = wire.Origin(b"worker-1", recipient=7, link=9)
 

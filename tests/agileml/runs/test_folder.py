@@ -36,7 +36,7 @@ from agileml.runs.owner import owner_of, this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
 from tests.agileml.runs.full_disk import files_of_at_most
 from tests.agileml.runs.model_file import model_sha256
-from tests.examples import examples
+from tests.thorough import examples
 
 
 def test_the_digest_follows_its_recipe() -> None:

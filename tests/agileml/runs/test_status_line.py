@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.runs.progress import Snapshot, line, parse_line
-from tests.examples import examples
+from tests.thorough import examples
 
 COUNTS = st.integers(0, 10**6)
 NOTES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30).map(str.strip)

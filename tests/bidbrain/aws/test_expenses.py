@@ -14,7 +14,7 @@ from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import EndedInstance, Instance, Order
 from tests.bidbrain.aws.demo_stack import LIMITS
-from tests.examples import examples
+from tests.thorough import examples
 
 SPOT = Market("c5.xlarge", "us-east-1a")
 PRICE = 60_000  # micro-dollars per hour

@@ -37,7 +37,7 @@ from bidbrain.aws.stack.template import (
     wanted,
 )
 from tests.bidbrain.aws.demo_stack import LIMITS, NAMES, PACKAGE, SITE, THERE, WANTED, WEST, WEST_IMAGE
-from tests.examples import examples
+from tests.thorough import examples
 
 RUNNING = (PartKind.HEAD, PartKind.INSTANCE, PartKind.FLEET)
 

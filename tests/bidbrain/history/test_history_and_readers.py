@@ -19,7 +19,7 @@ from bidbrain.history.prices import NEVER_S, Market, Steps, find_holes
 from bidbrain.history.readers import HistoryError, open_text, read_history, read_rows
 from bidbrain.instants import Interval, parse_instant
 from tests.bidbrain.makers import broken_gzip
-from tests.examples import examples
+from tests.thorough import examples
 
 HEADER = "timestamp,instance_type,availability_zone,product,price\n"
 ENTRY = {"InstanceType": "m", "AvailabilityZone": "z", "ProductDescription": "L", "SpotPrice": "1"}

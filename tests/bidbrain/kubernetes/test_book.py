@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bidbrain.kubernetes.book import ANNOTATION, Book, Booking, filled, free, patch, scale, staying
 from bidbrain.kubernetes.objects import Group, Pod, PodPhase, RayCluster
-from tests.examples import examples
 from tests.kubernetes.api_server import patched
 from tests.kubernetes.kuberay_operator import reconciled
+from tests.thorough import examples
 
 SPOT = Group("spot", 0, 0)
 STEPS = st.lists(

@@ -27,7 +27,7 @@ from bidbrain.setting import ON_DEMAND_ZONE, Setting, Workload
 from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, SPOT, LoneJob
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of, play
 from tests.bidbrain.makers import EVALUATE, make_setting
-from tests.examples import examples
+from tests.thorough import examples
 
 START_S = EVALUATE.start_s + 140_002
 USD = 1_000_000

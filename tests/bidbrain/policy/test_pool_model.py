@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bidbrain.policy.pool_model import Choices, Footprint, Terms, cost_per_useful_work
 from bidbrain.policy.pool_search import fill
 from tests.bidbrain.policy import plain_pool_model as plain
-from tests.examples import examples
+from tests.thorough import examples
 
 POOLS = st.lists(
     st.tuples(st.floats(0.05, 1.0), st.floats(0.5, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4

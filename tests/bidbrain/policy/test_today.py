@@ -13,7 +13,7 @@ from bidbrain.setting import Setting
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import TICK, made_trace, pool
-from tests.examples import examples
+from tests.thorough import examples
 
 
 def setting_of(traces: list[Trace], **changes: object) -> Setting:

@@ -18,7 +18,7 @@ from bidbrain.policy.pool_search import fill, least_footprint
 from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
 from tests.bidbrain.policy import plain_pool_model as plain
 from tests.bidbrain.policy.test_expected_cost import book_of
-from tests.examples import examples
+from tests.thorough import examples
 
 HOME, NEXT_DOOR, AWAY = (Market("c5.xlarge", zone) for zone in ("us-east-1a", "us-east-1b", "us-west-2a"))
 JOB = Workload(32, 10.0, 1.0, 1.0, None, Engine(180, 60, 0))

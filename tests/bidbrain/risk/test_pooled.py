@@ -15,7 +15,7 @@ from bidbrain.risk.pooled import (
     sums_of,
 )
 from bidbrain.risk.tally import Cell, Tally
-from tests.examples import examples
+from tests.thorough import examples
 
 BAND = 0.001
 DAY_S = 86_400

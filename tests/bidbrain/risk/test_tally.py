@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bidbrain.history.prices import Market
 from bidbrain.risk.tally import AGE_EDGES_H, Cell, Tally, TallyError, Watch, age_of
-from tests.examples import examples
+from tests.thorough import examples
 
 A, B = Market("c5.xlarge", "us-east-1a"), Market("m5.xlarge", "us-east-1b")
 LIVES = st.lists(

@@ -20,7 +20,7 @@ from bidbrain.simulate.simulator import Outcome
 from bidbrain.simulate.statistics import bootstrap_mean
 from bidbrain.simulate.workers import Pool
 from tests.bidbrain.makers import EVALUATE, history_of, make_setting
-from tests.examples import examples
+from tests.thorough import examples
 
 DAY = 86_400
 

@@ -16,7 +16,7 @@ from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import Outcome
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, VCPUS, history_of, make_setting
-from tests.examples import examples
+from tests.thorough import examples
 
 WINDOW = Interval.parse("2016-03-18/2016-03-25")
 TRAIN = Interval.parse("2016-03-18/2016-03-20")

@@ -27,7 +27,7 @@ from bidbrain.simulate.simulator import simulate
 from bidbrain.simulate.workers import Pool
 from tests.bidbrain.makers import EVALUATE, HOUR, history_of, made_trace, make_setting, pool
 from tests.bidbrain.policy.test_today import run, setting_of
-from tests.examples import examples
+from tests.thorough import examples
 
 ZONES = ("us-east-1a", "us-east-1b", "us-west-2a")
 TYPES = {"node": (1_000_000, 1), "big": (2_000_000, 2)}

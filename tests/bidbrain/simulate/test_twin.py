@@ -14,7 +14,7 @@ from bidbrain.setting import Bidding, Engine, Setting, Workload
 from bidbrain.simulate.compiled import CompiledSimulator
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, ON_DEMAND, history_of, make_setting
-from tests.examples import examples
+from tests.thorough import examples
 
 COMPILED = [name for name, scheme in SCHEMES.items() if scheme.compiled]
 

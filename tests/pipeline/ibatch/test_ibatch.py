@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks import ibatch_baselines as baselines
 from pipeline.ibatch.batches import BatchingError, batches, iteration_seconds, makespan_seconds, push_batches
-from tests.examples import examples
+from tests.thorough import examples
 
 
 def by_enumeration(startup: float, transfer: np.ndarray, forward: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.run.shared_memory import SharedReceiver, SharedSender
 from pipeline.stages.layering import Fact
-from tests.examples import examples
+from tests.thorough import examples
 
 SHAPES = st.lists(st.lists(st.integers(1, 2), max_size=11).map(tuple), min_size=1, max_size=4)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.int32, torch.bool, torch.bfloat16])

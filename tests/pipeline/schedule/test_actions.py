@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.schedule.actions import Action, Kind, Schedule, ScheduleError, parse_schedule
 from pipeline.schedule.check import problems
 from pipeline.schedule.policies import flush, full_rate_in_flight, gpipe, model_parallel, noam, one_f_one_b
-from tests.examples import examples
+from tests.thorough import examples
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 

@@ -22,7 +22,7 @@ from pipeline.schedule.rules import update_members
 from pipeline.schedule.timing import Contention, Exchange, Network, StageCost, simulate, simulate_plan
 from pipeline.schedule.versions import Versions, trace
 from pipeline.topology.levels import Topology
-from tests.examples import examples
+from tests.thorough import examples
 
 
 def balanced(replicas: list[int]) -> list[StageCost]:

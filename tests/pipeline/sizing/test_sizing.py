@@ -33,7 +33,7 @@ from pipeline.sizing.rules import (
     parameter_servers,
     speedup,
 )
-from tests.examples import examples
+from tests.thorough import examples
 
 ALEXNET = ConvNet(
     (224, 224, 3),

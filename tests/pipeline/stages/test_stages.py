@@ -19,8 +19,8 @@ from pipeline.stages.layering import StageError
 from pipeline.stages.measure import measured_profile
 from pipeline.stages.passes import StageCompute, leaves_of
 from pipeline.stages.traced import TracedModel, trace_model
-from tests.examples import examples
 from tests.pipeline.stages.models import EXAMPLES, language, residual, sequence
+from tests.thorough import examples
 
 Result = tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]
 

@@ -35,8 +35,8 @@ from straggler.flexrr.protocol import (
 )
 from straggler.flexrr.tasks import Fate, Offer, Offers
 from straggler.flexrr.worker import FlexRrWorker
-from tests.examples import examples
 from tests.straggler.flexrr.protocol_model import Model, ViolationError
+from tests.thorough import examples
 
 SCHEDULES = 5000
 

@@ -15,7 +15,7 @@ from straggler.lbbsp.sizes import (
     resolve,
     weighted_mean,
 )
-from tests.examples import examples
+from tests.thorough import examples
 
 # The long version is slow.
 each_count = pytest.mark.parametrize("cases", [1200, pytest.param(5000, marks=pytest.mark.slow)])

@@ -17,7 +17,7 @@ from straggler.simulate.patterns import Cluster, parse_pattern, read_trace
 from straggler.simulate.policies import PoolPolicy
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.simulate.schemes import Experiment, SchemeKind, parse_scheme, run_scheme
-from tests.examples import examples
+from tests.thorough import examples
 
 SCHEMES = (
     "bsp",

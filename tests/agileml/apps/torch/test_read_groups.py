@@ -9,7 +9,7 @@ from agileml.application import InputError, Settings, Unit
 from agileml.apps.torch.batches.minibatches import Minibatches
 from agileml.apps.torch.batches.read_groups import ReadGroups, windowed
 from agileml.apps.torch.data import DatasetExamples
-from tests.examples import examples
+from tests.thorough import examples
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 

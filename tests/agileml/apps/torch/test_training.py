@@ -34,7 +34,7 @@ from agileml.runs.folder import params_sha256
 from straggler.coverage import span
 from tests.agileml.apps.torch.ddp_rank import Double
 from tests.agileml.process.engine_rig import Rig
-from tests.examples import examples
+from tests.thorough import examples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

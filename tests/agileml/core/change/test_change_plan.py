@@ -15,8 +15,8 @@ from agileml.core.protocol.view import INITIAL, CutId, View
 from agileml.core.stage.placement import Machines, StageRule
 from straggler.coverage import Verdict, aligned_subtrees, judge, span, union
 from tests.agileml.core.fixtures import make_job
-from tests.examples import examples
 from tests.model.invariants import check_view
+from tests.thorough import examples
 
 RULE = StageRule(thresholds=(0.5, 15.0), active_fraction=1.0)
 MACHINES = Machines(("r",), ("t", "u"))

@@ -21,7 +21,7 @@ from agileml.core.change.short_notice import (
 )
 from agileml.core.change.transfers import Transfer, through
 from agileml.events.terms import Way
-from tests.examples import examples
+from tests.thorough import examples
 
 stable = settings(deadline=None, derandomize=True, max_examples=examples(300))
 seconds = st.floats(0.0, 1e4)

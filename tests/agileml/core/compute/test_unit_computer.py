@@ -17,7 +17,7 @@ from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.layout import Dense, Layout, Sparse
 from straggler.coverage import Units, span
-from tests.examples import examples
+from tests.thorough import examples
 
 SLICES, PARTS, ROWS = 4, 2, 200
 ALL = span(0, SLICES * PARTS)

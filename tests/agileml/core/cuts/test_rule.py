@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.cuts.rule import CutRule, OpenCut
-from tests.examples import examples
+from tests.thorough import examples
 
 
 def test_cuts_are_about_as_far_apart_as_the_rule_says():

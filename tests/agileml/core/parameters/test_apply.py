@@ -10,7 +10,7 @@ from agileml.core.parameters.apply import apply_total, initial_state, read_rows
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout, Sparse
 from agileml.core.parameters.optimizer import optimizer
-from tests.examples import examples
+from tests.thorough import examples
 
 TABLES = tuple(
     Table(f"{update.value} {'sparse' if sparse else 'dense'}", 9, 4, dtype, sparse=sparse, update=update)

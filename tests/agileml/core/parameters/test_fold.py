@@ -10,7 +10,7 @@ from agileml.core.parameters.fold import Contribution, Fold, running_sum, tree_s
 from agileml.core.parameters.layout import Block, Dense, Sparse
 from straggler.coverage import members, span
 from tests.agileml.core.parameters.dealt import deal
-from tests.examples import examples
+from tests.thorough import examples
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=examples(150))
 ROWS, COLUMNS = 6, 2

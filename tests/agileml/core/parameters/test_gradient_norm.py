@@ -12,7 +12,7 @@ from agileml.application import Table, Update
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.gradient_norm import SquareSums, SquareTree, clip_scale, norm
 from agileml.core.parameters.layout import Layout
-from tests.examples import examples
+from tests.thorough import examples
 
 tables = st.lists(
     st.builds(

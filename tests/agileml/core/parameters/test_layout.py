@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agileml.application import Table, Unit
 from agileml.core.compute.streaming import can_stream
 from agileml.core.parameters.layout import ALIGNMENT, Dense, Layout, Sparse, partitions_for
-from tests.examples import examples
+from tests.thorough import examples
 
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=examples(100))
 

@@ -15,7 +15,7 @@ from agileml.config.job import from_values
 from agileml.core.parameters.learning_rate import SCHEDULES, schedule
 from agileml.core.parameters.optimizer import KINDS as ALL_KINDS
 from agileml.core.parameters.optimizer import Optimizer, optimizer, take_step
-from tests.examples import examples
+from tests.thorough import examples
 
 KINDS = {
     "sgd": {"learning_rate": 0.1},

@@ -17,7 +17,7 @@ from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Sparse
 from agileml.core.parameters.optimizer import KINDS, Optimizer, optimizer, take_step
 from agileml.core.parameters.step_terms import PLAIN, own_mean
-from tests.examples import examples
+from tests.thorough import examples
 
 UNITS = 16
 SETTINGS: dict[str, dict[str, Any]] = {

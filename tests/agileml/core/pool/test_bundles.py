@@ -13,7 +13,7 @@ from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.view import INITIAL, View
 from tests.agileml.core.fixtures import make_job
-from tests.examples import examples
+from tests.thorough import examples
 
 JOB = make_job("asppool", slices=8, clocks=6)  # draws of two units
 VIEW = View(

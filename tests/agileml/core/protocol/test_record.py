@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agileml.core.protocol.record import Record
 from agileml.core.protocol.view import CutId, View
-from tests.examples import examples
+from tests.thorough import examples
 
 NAMES = st.text('abc-1é"', min_size=1, max_size=4)
 UNITS = st.integers(1, (1 << 64) - 1)

@@ -22,7 +22,7 @@ from agileml.core.stage.auto_stage import (
 from agileml.core.stage.placement import Machines, StageRule, place
 from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes
 from agileml.events.terms import Move, Tier
-from tests.examples import examples
+from tests.thorough import examples
 
 UNITS = 64
 STAGES = (1, 2, 3)

@@ -19,7 +19,7 @@ from agileml.core.stage.pipeline_stages import (
 )
 from agileml.core.stage.placement import Machines
 from straggler.coverage import ranges
-from tests.examples import examples
+from tests.thorough import examples
 
 NODES = ["a", "b", "c", "d", "e"]
 

@@ -17,7 +17,7 @@ from agileml.core.stage.placement import (
     spread,
     stripe,
 )
-from tests.examples import examples
+from tests.thorough import examples
 
 NODES = ["a", "b", "c", "d", "e"]
 NOBODY = ""

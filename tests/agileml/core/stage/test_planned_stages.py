@@ -12,7 +12,7 @@ from agileml.core.protocol.job import PipelineMode, PipelineRules
 from agileml.core.stage.pipeline_stages import cut_stages, place_stages
 from agileml.core.stage.placement import Machines
 from agileml.core.stage.planned_stages import ASSUMED_BYTES_PER_S, planned_stages
-from tests.examples import examples
+from tests.thorough import examples
 
 MB = 1 << 20
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.stage.traffic import ClockBytes, Roles, Volume, clock_bytes, volume_of
-from tests.examples import examples
+from tests.thorough import examples
 
 NODES = ("r0", "r1", "t0", "t1", "t2")
 W = 840.0

@@ -13,7 +13,7 @@ from agileml.core.stage.unit_order import UnitAction, clock_lists, order_of_unit
 from pipeline.schedule.actions import Kind
 from pipeline.schedule.policies import flush
 from straggler.coverage import members, span
-from tests.examples import examples
+from tests.thorough import examples
 
 UNITS = 16
 

@@ -36,8 +36,8 @@ from agileml.core.protocol.messages import (
 from agileml.core.protocol.view import INITIAL, CutId, View
 from straggler.consistency import consistency
 from straggler.coverage import span
-from tests.examples import examples
 from tests.model.toy import Toy, toy_job
+from tests.thorough import examples
 
 SMALL = Contribution((Dense(np.zeros(4, np.float32)),))
 WHOLE, SOME = (None,), (np.array([1], np.int32),)

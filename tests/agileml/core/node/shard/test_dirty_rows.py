@@ -13,8 +13,8 @@ from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Sparse
 from agileml.core.protocol.messages import CONTROLLER, Cut, Part, PartRefused, Rows
 from agileml.core.protocol.view import INITIAL, CutId
-from tests.examples import examples
 from tests.model.toy import toy_job
+from tests.thorough import examples
 
 EPOCH = 3
 EXAMPLES = settings(deadline=None, derandomize=True, max_examples=examples(300))
