@@ -119,7 +119,8 @@ def test_a_submitted_run_ends_well_without_who_submitted_it(cluster: Started, pr
 
 
 def test_a_run_that_is_stopped_keeps_its_last_cut(cluster: Started, project: Path) -> None:
-    settings = ["clocks=1000000", "checkpoint.path=kept", "checkpoint.every_s=3600"]
+    # At a pace that leaves the commands the cores: each of them loads Ray.
+    settings = ["clocks=1000000", "pace.unit_s=0.1", "checkpoint.path=kept", "checkpoint.every_s=3600"]
     job = submit(cluster, cluster.dashboard, *(word for each in settings for word in ("--set", each)))
 
     # Not by asking for its status all the time, which would take the job's cores.
