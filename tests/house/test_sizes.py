@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.floors import PACKAGES, module_files, parsed
+from tests.house.floors import PACKAGES, ROOT, module_files, parsed
 
 MOST_LINES = 400  # of a file
 MOST_FUNCTION_LINES = 60
@@ -34,3 +34,9 @@ def _has_reason(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> bo
 def test_long_modules_and_functions_say_why(package: str) -> None:
     found = [name for module, path in module_files(package).items() for name in long_ones(module, path)]
     assert found == []
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks", "examples"])
+def test_other_long_files_say_why(folder: str) -> None:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert [str(file) for file in files if file.name in long_ones(file.name, file)] == []

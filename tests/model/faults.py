@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from agileml.core.protocol.inputs import NodeDown, Notice
 from agileml.core.protocol.messages import CONTROLLER
 from agileml.events.terms import Loss, Tier
+from tests.model.fault_kinds import FOR_GOOD_S, LEAVING, Fault
 from tests.model.node_shell import SimulatedNode
-from tests.model.schedule import FOR_GOOD_S, LEAVING, Fault
 
 if TYPE_CHECKING:
     from tests.model.simulator import Simulation

@@ -34,6 +34,7 @@ from agileml.events.terms import Tier
 from tests.model.async_reference import async_reference
 from tests.model.broken_links import BACK_S, BrokenLinks
 from tests.model.controller_shell import ControllerShell, ModelError, SimulatedController
+from tests.model.fault_kinds import FOR_GOOD_S
 from tests.model.faults import FaultInjector
 from tests.model.groups import Groups
 from tests.model.invariants import check_rollbacks
@@ -41,7 +42,7 @@ from tests.model.judge import Judge, check_none_passed_over
 from tests.model.network import SimulatedNetwork
 from tests.model.node_shell import NodeShell, SimulatedNode
 from tests.model.plans import eager_help, random_plans, random_rules
-from tests.model.schedule import FOR_GOOD_S, Schedule
+from tests.model.schedule import Schedule
 from tests.model.staged_toy import StagedToy
 from tests.model.timeline import Timeline
 from tests.model.toy import ASYNC, DENSE, ELASTIC, SAME_BITS, toy_job

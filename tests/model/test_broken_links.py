@@ -6,8 +6,9 @@ import pytest
 
 from agileml.events.run import MachineLost
 from agileml.events.terms import Loss
+from tests.model.fault_kinds import FOR_GOOD_S
 from tests.model.run import MODES
-from tests.model.schedule import FOR_GOOD_S, make_schedule
+from tests.model.schedule import make_schedule
 from tests.model.simulator import Simulation
 
 FEW = ("bsp", "ssp", "allreduce", "flush", "stash", "elastic")

@@ -13,25 +13,19 @@ from itertools import count
 
 import pytest
 
+from tests.model.fault_kinds import GENTLE, LEAVING, ONE_WAY, PARTED, PRESSING, ROUGH, WAKING
 from tests.model.run import MODES, PLAIN, SCHEDULES, Tally, run_many, run_one
 from tests.model.schedule import (
     CLIPPED,
     FLUSH,
-    GENTLE,
     HELD,
     HELPED,
     LAMB,
-    LEAVING,
-    ONE_WAY,
-    PARTED,
     PIPELINES,
     PLANNED,
-    PRESSING,
     RESIDENT,
-    ROUGH,
     SCALED,
     SHARDED,
-    WAKING,
     make_schedule,
 )
 

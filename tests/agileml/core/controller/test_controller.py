@@ -18,7 +18,6 @@ from agileml.core.protocol.inputs import (
 from agileml.core.protocol.messages import (
     Announce,
     ClockReport,
-    Limit,
     Missed,
     NameCut,
     Prepare,
@@ -316,71 +315,6 @@ def test_clocks_are_noted_once_and_in_order(scripts):
     again = tuple(ClockReport(c, 1.0, 1, 5.0) for c in range(5))
     script.tell(Received("r0", Status(epoch, ((0, 5), (1, 5)), script.machines["r0"].loaded, again)))
     assert [note.clock for note in script.events_of(ClockDone)] == [1, 2, 3, 4, 5]
-
-
-# -- plans --------------------------------------------------------------------------------------------------
-
-
-def test_a_plan_is_exact(scripts):
-    plan = [PlannedJoin(3, 2), PlannedNotice(6, 1, 60.0), PlannedNotice(9, None, 30.0)]
-    script = scripts(make_job(clocks=12), plan, expected=4)
-    script.up("r0", "t1")
-    script.up("t2", "t3", admitted=False)
-    assert script.view.members == ("r0", "t1")
-    assert script.controller.limit == 3
-    script.wait(1.0)
-    assert script.view.members == ("r0", "t1"), "nobody joins before the clock"
-    script.reach(3)
-    script.wait(0.4)
-    assert set(script.view.members) == {"r0", "t1", "t2", "t3"}
-    assert script.controller.limit == 6
-    script.reach(6)
-    script.wait(0.4)
-    assert len(script.view.members) == 3
-    assert script.controller.limit == 9
-    script.reach(9)
-    script.wait(0.4)
-    assert script.view.members == ("r0",)
-    assert script.controller.limit == 12
-    assert [type(event) for event in script.events_of(PlanFired | PlanFinished)] == [
-        PlanFired,
-        PlanFinished,
-    ] * 3
-
-
-def test_training_waits_at_the_clock_of_an_event_whose_machines_are_late(scripts):
-    script = scripts(make_job(clocks=12), [PlannedJoin(3, 1)])
-    script.up("r0")
-    script.reach(3)
-    script.wait(5.0)
-    assert script.controller.limit == 3
-    script.up("t1", admitted=False)
-    script.wait(0.4)
-    assert "t1" in script.view.members
-    assert script.controller.limit == 12
-    assert script.told("r0", Limit)[-1].limit == 12 or script.told("r0", Announce)[-1].limit == 12
-
-
-def test_a_planned_notice_for_more_machines_than_are_left_takes_those(scripts):
-    script = scripts(make_job(clocks=12), [PlannedNotice(3, 2, 60.0)])
-    script.up("r0", "t1", "t2")
-    script.tell(NodeDown("t2", Loss.DISCONNECTED))
-    script.reach(3)
-    script.wait(0.4)
-    assert script.view.members == ("r0",)
-    assert [type(event) for event in script.events_of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished]
-
-
-def test_a_restarted_controller_does_not_fire_an_event_twice(scripts):
-    script = scripts(make_job(clocks=12), [PlannedNotice(3, 1, 60.0), PlannedNotice(8, 1, 60.0)])
-    script.up("r0", "t1", "t2")
-    script.reach(3)
-    script.wait(0.4)
-    assert len(script.view.members) == 2
-    script.restart()
-    script.wait(2.0)
-    assert len(script.view.members) == 2
-    assert script.controller.limit == 8
 
 
 # -- stages -------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import base64
 import itertools
 import re
 import shutil
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -99,3 +101,12 @@ async def tab(profile: Path) -> AsyncIterator[Tab]:
         with suppress(ProcessLookupError):
             browser.kill()
         await browser.wait()
+
+
+def answer(url: str, host: str | None = None) -> tuple[int, str]:
+    request = urllib.request.Request(url, headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request, timeout=600) as reply:
+            return reply.status, reply.headers.get("Content-Type", "")
+    except urllib.error.HTTPError as error:
+        return error.code, ""

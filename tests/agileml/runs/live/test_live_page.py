@@ -6,9 +6,6 @@ import asyncio
 import http.client
 import json
 import math
-import re
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +20,6 @@ from agileml.config.job import from_values
 from agileml.events.market import Billed, InstancesBought, MarketOpened, PricesChanged
 from agileml.events.observed import Evaluated
 from agileml.events.run import (
-    BytesSent,
     ClockDone,
     MachineLost,
     MachineNoticed,
@@ -40,7 +36,6 @@ from agileml.events.sums import Standing
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, read_events
 from agileml.runs.folder import CONFIG, SUMMARY
-from agileml.runs.live.metrics import openmetrics
 from agileml.runs.live.server import LONGEST_S, MOST_BUSY, PageServer, pause_s
 from agileml.runs.live.sources import GrowingLog, RunPage, of_job
 from agileml.runs.owner import this_process
@@ -49,7 +44,7 @@ from agileml.runs.report.page import ReportError, build_report, page, rebuild
 from agileml.runs.report.view import PageView
 from agileml.runs.summary import summarize
 from tests.agileml.events.samples import changed
-from tests.agileml.runs.live.browser import CHROMIUM, tab
+from tests.agileml.runs.live.browser import CHROMIUM, answer, tab
 from tests.agileml.runs.report.test_view import view_of
 
 
@@ -199,15 +194,6 @@ def test_a_job_of_a_cluster_is_shown_from_its_output() -> None:
     assert look()["state"] == "done"
 
 
-def answer(url: str, host: str | None = None) -> tuple[int, str]:
-    request = urllib.request.Request(url, headers={"Host": host} if host else {})
-    try:
-        with urllib.request.urlopen(request, timeout=600) as reply:
-            return reply.status, reply.headers.get("Content-Type", "")
-    except urllib.error.HTTPError as error:
-        return error.code, ""
-
-
 def answer_to_path(served: PageServer, path: str) -> int:
     """The status of a request whose path is sent as it is."""
     netloc = urlsplit(served.url).netloc
@@ -343,63 +329,3 @@ async def _frozen(folder: Path) -> None:
         titles = "[...document.querySelectorAll('canvas')].map(each => each.id + '=' + each.ariaLabel).join()"
         assert "metric b=b" in await page_.ask(titles)
         assert page_.errors == []
-
-
-GRAFANA = Path(__file__).resolve().parents[4] / "configs" / "grafana.json"
-
-
-def metrics_of(text: str) -> dict[str, float]:
-    """Samples of OpenMetrics text, each of a family that was declared before it."""
-    declared: set[str] = set()
-    samples: dict[str, float] = {}
-    lines = text.splitlines()
-    assert lines[-1] == "# EOF" and text.endswith("\n")
-    for told in lines[:-1]:
-        if told.startswith("# TYPE "):
-            name, kind = told.split()[2:]
-            assert name not in declared and kind in ("gauge", "counter")
-            declared.add(name)
-        elif not told.startswith("#"):
-            labels, _, value = told.rpartition("} ")
-            assert labels.partition("{")[0].removesuffix("_total") in declared, told
-            samples[labels + "}"] = float(value)
-    return samples
-
-
-def test_prometheus_gets_the_same_figures_and_the_board_asks_for_no_others(tmp_path: Path) -> None:
-    view = view_of(
-        (0.0, RunStarted('a "name"', {}, 0.0, this_process())),
-        (1.0, MachinesJoined({"m0": Tier.RELIABLE, "m1": Tier.TRANSIENT})),
-        (1.5, ClockDone(1, 0.75, 64, None)),
-        (2.0, ClockDone(2, 0.5, 64, 0.5)),
-        (2.1, MachineLost("m1", Loss.EVICTED, "")),
-        (2.2, BytesSent({"push": 10, "pull": 20})),
-        (2.3, Standing(2, 100, 0.5, 2, 1, 0, "", 1.25)),
-    )
-    with PageServer(view.as_json) as served:
-        assert answer(served.url.partition("?")[0] + "metrics")[0] == 403
-        with urllib.request.urlopen(served.url.replace("/?", "/metrics?"), timeout=600) as reply:
-            assert reply.headers["Content-Type"].startswith("application/openmetrics-text")
-            samples = metrics_of(reply.read().decode())
-    run = 'run="a \\"name\\""'
-    assert samples[f"proteus_loss{{{run}}}"] == 0.5
-    assert samples[f"proteus_spent_usd{{{run}}}"] == 1.25
-    assert samples[f'proteus_machines{{{run},tier="reliable"}}'] == 1
-    assert samples[f'proteus_machines_gone{{{run},reason="evicted"}}'] == 1
-    assert samples[f'proteus_sent_bytes_total{{{run},kind="pull"}}'] == 20
-    names = {sample.partition("{")[0] for sample in samples}
-    asked = {
-        name
-        for panel in json.loads(GRAFANA.read_text())["panels"]
-        for target in panel["targets"]
-        for name in re.findall(r"proteus_\w+", target["expr"])
-    }
-    assert asked <= names
-    assert metrics_of(openmetrics(PageView("empty").as_json()))
-
-
-def test_prometheus_gets_the_figures_of_a_run_whose_name_is_no_utf_8() -> None:
-    with PageServer(PageView("run-\udcff").as_json) as served:
-        url = served.url.replace("/?", "/metrics?")
-        told = urllib.request.urlopen(url, timeout=600).read().decode()
-    assert 'proteus_run{run="run-?",state="running"}' in metrics_of(told)
