@@ -45,6 +45,7 @@ from bidbrain.simulate.simulator import PolicyError
 
 PRODUCT = "Linux/UNIX"
 NAME_MOST = 32
+SPARE_HOURS = 36  # that a made market stays open for a job that is late
 LEAVE_S = 60  # that an instance of a cloud may take to leave
 LOOK_S = 30  # that the service may see the budget reached, and the job drained, late
 POOL_NAMES = ("boot_s", "lambda_s", "sigma_s", "phi", "rules", "spot_share", "cap", "slot_vcpus", "deadline")
@@ -218,7 +219,9 @@ def _history(market: LocalMarketConfig) -> tuple[History, Interval, int]:
         )
         rows = [(kind, zone, prices[kind][0]) for kind in market.types for zone in market.zones]
         window = Interval(train.start_s, start_s + market.hours * HOUR_S)
-        return generate(rows, window, Character(market.character), market.seed), train, start_s
+        # On a slow computer the job takes more hours of the market than it was made for.
+        made = generate(rows, window, Character(market.character), market.seed, spare_s=SPARE_HOURS * HOUR_S)
+        return made, train, start_s
     assert isinstance(market, ReplayMarketConfig)
     try:
         asked = Interval.parse(market.train)

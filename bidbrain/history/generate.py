@@ -49,14 +49,35 @@ SHAPES = {
 
 
 def generate(
-    markets: Sequence[tuple[str, str, int]], window: Interval, character: Character, seed: int
+    markets: Sequence[tuple[str, str, int]],
+    window: Interval,
+    character: Character,
+    seed: int,
+    *,
+    spare_s: int = 0,
 ) -> History:
-    """A made history of (type, zone, on-demand micro-dollars/h) over a window; equal seeds, equal prices."""
+    """A made history of (type, zone, on-demand micro-dollars/h) over a window; equal seeds, equal prices.
+
+    `spare_s`: it goes on for so long after the window, whose prices stay as they are without.
+    """
+    end_s = window.end_s + spare_s
     steps: dict[Market, Steps] = {}
     for number, (kind, zone, on_demand) in enumerate(markets):
         rng = np.random.default_rng([seed, number])
-        steps[Market(kind, zone, PRODUCT)] = _market(on_demand, window, SHAPES[character], rng)
-    return History(steps, window.end_s, (), (MADE,))
+        found = _market(on_demand, window, SHAPES[character], rng)
+        if spare_s:
+            found = _followed_by(
+                found, _market(on_demand, Interval(window.end_s, end_s), SHAPES[character], rng)
+            )
+        steps[Market(kind, zone, PRODUCT)] = found
+    return History(steps, end_s, (), (MADE,))
+
+
+def _followed_by(first: Steps, then: Steps) -> Steps:
+    times, prices = (
+        np.concatenate(pair) for pair in ((first.times, then.times), (first.prices, then.prices))
+    )
+    return Steps.from_rows(times.tolist(), prices.tolist())
 
 
 def _market(on_demand: int, window: Interval, shape: Shape, rng: np.random.Generator) -> Steps:
