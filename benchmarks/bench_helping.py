@@ -11,13 +11,14 @@ The ideal divides all work perfectly at all times and costs nothing. The simulat
 """
 
 import argparse
+import json
 import os
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from uneven_rig import UnevenRun
@@ -78,15 +79,28 @@ def run_s(scheme: str, pattern: Pattern, seed: int, clock_s: float, clocks: int)
     return trial.done_s[clocks] - began_s, trial.helped / (clocks * MACHINES * UNITS)
 
 
-def show(text: str, rounds: int, clock_s: float, clocks: int) -> None:
-    """One row for each scheme: medians of the rounds, each with profiles of its own."""
+@dataclass(frozen=True)
+class Row:
+    """What a scheme took with a pattern, as medians of the rounds: over the ideal, over BSP, over the ideal by the
+    simulator; and the share of units that helpers computed."""
+
+    pattern: str
+    scheme: str
+    over_ideal: float
+    of_bsp: float
+    simulated: float
+    moved_share: float
+
+
+def show(text: str, seeds: Sequence[int], clock_s: float, clocks: int) -> list[Row]:
+    """A row for each scheme, printed; each round has profiles of its own seed."""
     cluster = Cluster(MACHINES, MACHINES, iteration_s=clock_s)
     experiment = Experiment(cluster, iterations=clocks, units=UNITS)
     over: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     simulated: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     moved: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     pattern = pattern_of(text, clock_s)
-    for seed in range(rounds):
+    for seed in seeds:
         ideal = ideal_time_s(pattern.profiles(cluster, seed), clocks * MACHINES * clock_s)
         for scheme in SCHEMES:
             took_s, share = run_s(scheme, pattern, seed, clock_s, clocks)
@@ -95,11 +109,22 @@ def show(text: str, rounds: int, clock_s: float, clocks: int) -> None:
             simulated[scheme].append(
                 run_scheme(parse_scheme(scheme), pattern, experiment, seed)[0].over_ideal
             )
-    for scheme in SCHEMES:
-        measured, said = statistics.median(over[scheme]), statistics.median(simulated[scheme])
-        of_bsp = statistics.median(a / b for a, b in zip(over[scheme], over["bsp"], strict=True))
-        row = f"{text:22} {scheme:8}{measured:12.3f}{of_bsp:9.3f}{said:12.3f}{measured / said:10.3f}"
-        print(f"{row}{statistics.median(moved[scheme]):9.1%}  {TARGETS.get((text, scheme), '-')}", flush=True)
+    rows = [
+        Row(
+            text,
+            scheme,
+            statistics.median(over[scheme]),
+            statistics.median(a / b for a, b in zip(over[scheme], over["bsp"], strict=True)),
+            statistics.median(simulated[scheme]),
+            statistics.median(moved[scheme]),
+        )
+        for scheme in SCHEMES
+    ]
+    for row in rows:
+        ratio = row.over_ideal / row.simulated
+        said = f"{text:22} {row.scheme:8}{row.over_ideal:12.3f}{row.of_bsp:9.3f}{row.simulated:12.3f}{ratio:10.3f}"
+        print(f"{said}{row.moved_share:9.1%}  {TARGETS.get((text, row.scheme), '-')}", flush=True)
+    return rows
 
 
 def show_choice(delay: int, clock_s: float, clocks: int) -> None:
@@ -132,6 +157,8 @@ def main() -> None:
     )
     parser.add_argument("--delays", type=int, nargs="+", default=DELAYS, help="of machines slow now and then")
     parser.add_argument("--patterns", nargs="*", help=f"of slowness instead; without any {' '.join(FIGURES)}")
+    parser.add_argument("--seed", type=int, default=0, help="of the first round's profiles")
+    parser.add_argument("--json", action="store_true", help="print the rows once more, as the last line")
     arguments = parser.parse_args()
     rounds, clock_s, clocks = arguments.rounds, arguments.clock, arguments.clocks
     delays = arguments.delays
@@ -151,8 +178,10 @@ def main() -> None:
         "pattern                scheme    over ideal   of bsp   simulated     ratio   moved  target",
         flush=True,
     )
-    for text in texts:
-        show(text, rounds, clock_s, clocks)
+    seeds = range(arguments.seed, arguments.seed + rounds)
+    rows = [row for text in texts for row in show(text, seeds, clock_s, clocks)]
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows]))
 
 
 if __name__ == "__main__":

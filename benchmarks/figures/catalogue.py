@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from benchmarks.figures import agileml, flexrr, ibatch, lbbsp, market, pipelines, plan_costs, plans, training
+from benchmarks.figures import (
+    agileml,
+    flexrr,
+    flexrr_runs,
+    ibatch,
+    lbbsp,
+    market,
+    pipelines,
+    plan_costs,
+    plans,
+    training,
+)
 from benchmarks.figures.figure import Figure, Unable
 
 FIGURES: tuple[Figure, ...] = (
     *flexrr.FIGURES,
+    *flexrr_runs.FIGURES,
     training.CONVERGENCE,
     *lbbsp.FIGURES,
     *market.FIGURES,

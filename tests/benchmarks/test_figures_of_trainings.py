@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.figures import agileml, ibatch, lbbsp, training
+from benchmarks.figures import agileml, flexrr_runs, ibatch, lbbsp, training
 from benchmarks.figures.figure import Claim, Verdict
 from benchmarks.figures.redraw import ROOT, redraw
 
@@ -173,3 +173,29 @@ def test_hosts_are_judged_only_where_the_computer_was_calm(tmp_path: Path) -> No
     assert verdicts(agileml.scaling(tmp_path)) == [YES, NO]
     said(tmp_path / "changes.txt", {"compute rules, join": -0.01, "compute rules, notice": 0.5})
     assert verdicts(agileml.changes(tmp_path)) == [YES, NO]
+
+
+def test_running_jobs_are_beside_their_simulation_and_what_is_printed(tmp_path: Path) -> None:
+    def rows(flexrr: float, simulated: float) -> list[dict[str, Any]]:
+        over = {"bsp": 2.1, "ssp:1": 1.6, "bsp-rr": 1.2, "flexrr": flexrr}
+        return [
+            {
+                "pattern": pattern,
+                "scheme": scheme,
+                "over_ideal": found,
+                "of_bsp": found / 2.1,
+                "simulated": found * (simulated if scheme == "flexrr" else 1.0),
+                "moved_share": 0.1,
+            }
+            for pattern in flexrr_runs.SETTINGS
+            for scheme, found in over.items()
+        ]
+
+    said(tmp_path / "runs.txt", rows(1.04, 1.05))
+    claims = flexrr_runs.help_in_jobs(tmp_path)
+    assert verdicts(claims) == [YES] * 5
+    assert claims[1].ours == "50%; Ideal itself 52%"
+    flexrr_runs.draw(tmp_path)
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+    said(tmp_path / "runs.txt", rows(1.25, 0.8))
+    assert verdicts(flexrr_runs.help_in_jobs(tmp_path)) == [NO, YES, NO, NO, NO]
