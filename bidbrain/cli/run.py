@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+from rich.text import Text
 
 from bidbrain.accounts.ledger import Ledger, write_ledgers
 from bidbrain.cli.common import make_folder, new_folder, unwritable
@@ -25,6 +26,7 @@ from bidbrain.history.readers import read_history
 from bidbrain.money import MICRO_USD
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
+from bidbrain.simulate import kernel
 from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
 from bidbrain.simulate.experiment import as_json as as_objects
 from bidbrain.simulate.made_history import made_history
@@ -38,10 +40,32 @@ SWEEPABLE = (
 )
 
 
-def progress_bar() -> Progress:
+LONG_S = 4.0  # loading what was compiled before takes less
+
+
+def doing(elapsed_s: float, *, is_compiled: bool) -> str:
+    """What the bar says: the first simulation of an installation compiles for half a minute, at 0 jobs."""
+    is_compiling = elapsed_s > LONG_S and not is_compiled
+    return "compiling the simulator, once for this installation" if is_compiling else "simulating"
+
+
+class Doing(ProgressColumn):
+    """What is done just now. is_here: compiled jobs run in this process, which then knows what is compiled."""
+
+    def __init__(self, *, is_here: bool) -> None:
+        super().__init__()
+        self._is_here = is_here
+
+    def render(self, task: Task) -> Text:
+        """Called by the bar's own thread while the main one compiles."""
+        is_compiled = not self._is_here or bool(kernel.simulate_job.signatures)
+        return Text(doing(task.elapsed or 0.0, is_compiled=is_compiled))
+
+
+def progress_bar(*, is_here: bool) -> Progress:
     """Jobs done, on stderr, gone when it is over."""
     return Progress(
-        TextColumn("[progress.description]{task.description}"),
+        Doing(is_here=is_here),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -191,8 +215,9 @@ def simulate_all(experiment: Experiment, settings: SimulateConfig) -> list[Resul
     total = sum(len(task.starts) for task in tasks)
     # Compiled jobs take 0.1 ms: processes pay only for the others.
     slow = any(_is_slow(name) for name in experiment.schemes)
-    with Pool(processes_of(settings) if slow else 1) as pool, progress_bar() as bar:
-        job = bar.add_task("simulating", total=total)
+    is_here = not slow and any(name != "on_demand" for name in experiment.schemes)
+    with Pool(processes_of(settings) if slow else 1) as pool, progress_bar(is_here=is_here) as bar:
+        job = bar.add_task("", total=total)
         return experiment.run(pool, lambda count: bar.advance(job, count))
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from agileml.cli import main
+from bidbrain.cli.run import LONG_S, doing
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.policy.base import Decision, MarketView, RequestOnDemand
 from bidbrain.setting import Setting
@@ -90,6 +91,12 @@ def test_a_config_is_its_options_and_a_second_run_has_the_same_bytes(
     assert proteus(capsys, "simulate", path)[0] == 0
     for name in ("table.json", "pairs.json", "table.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (done / name).read_bytes()
+
+
+def test_the_bar_says_when_it_compiles() -> None:
+    """For half a minute no job is done, the first time."""
+    assert doing(1.0, is_compiled=False) == doing(99.0, is_compiled=True) == "simulating"
+    assert doing(LONG_S + 1, is_compiled=False).startswith("compiling the simulator, once")
 
 
 def test_a_sweep_runs_a_grid_and_plots_it(capsys, history: Path, tmp_path: Path) -> None:
