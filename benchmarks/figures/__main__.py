@@ -65,7 +65,8 @@ def main() -> int:
         console.print(f"{target}", highlight=False)
     spent_s = sum(each.seconds for each in done)
     slowest = ", ".join(
-        f"{each.figure.name} {each.seconds:.0f} s" for each in sorted(done, key=_seconds)[-3:]
+        f"{each.figure.name} {each.seconds:.0f} s"
+        for each in sorted(done, key=lambda each: each.seconds)[-3:]
     )
     console.print(
         f"{len(done)} figures in {spent_s / 60:.1f} minutes, the longest {slowest}", highlight=False
@@ -73,10 +74,6 @@ def main() -> int:
     for error in errors:
         print(error, file=sys.stderr)
     return 1 if errors else 0
-
-
-def _seconds(redrawn: Redrawn) -> float:
-    return redrawn.seconds
 
 
 if __name__ == "__main__":

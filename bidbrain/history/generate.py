@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 
@@ -74,10 +75,7 @@ def generate(
 
 
 def _followed_by(first: Steps, then: Steps) -> Steps:
-    times, prices = (
-        np.concatenate(pair) for pair in ((first.times, then.times), (first.prices, then.prices))
-    )
-    return Steps.from_rows(times.tolist(), prices.tolist())
+    return Steps.from_rows(chain(first.times, then.times), chain(first.prices, then.prices))
 
 
 def _market(on_demand: int, window: Interval, shape: Shape, rng: np.random.Generator) -> Steps:

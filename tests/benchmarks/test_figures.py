@@ -101,7 +101,7 @@ def test_a_command_that_fails_is_named_and_run_again_next_time(tmp_path: Path) -
     figure = Figure("wrong", "", ("proteus stragglers --pattern nonsense --out {out}",), judge)
     with pytest.raises(CommandError, match=r"proteus stragglers --pattern nonsense .* ended with 2"):
         redraw(figure, tmp_path, tmp_path, 0)
-    assert not (tmp_path / "wrong" / "done.json").exists()
+    assert not (tmp_path / "wrong" / "ran.json").exists()
 
 
 def test_a_figure_that_fails_is_said_and_the_others_are_drawn(

@@ -87,16 +87,22 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_layers_add_up_to_the_step_and_bytes_are_exact(name: str) -> None:
+def test_layers_add_up_to_the_step(name: str) -> None:
     model, inputs = MODELS[name]()
-    # The bound is the noise that the plain steps themselves show, so a busy machine gets another look. Beside
-    # other tests five in turn have failed, the last by 6% where 5% are allowed.
-    for _ in range(60):
+    # The bound is the noise that the plain steps themselves show, so a busy machine gets another look.
+    for _ in range(5):
         measured = profile_module(model, inputs, repeats=12, batch=len(inputs[0]))
         if abs(measured.layers_over_step - 1) <= max(0.05, 2 * measured.spread):
             break
     assert measured.layers_over_step == pytest.approx(1, abs=max(0.05, 2 * measured.spread))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_are_exact(name: str) -> None:
+    model, inputs = MODELS[name]()
+    measured = profile_module(model, inputs, repeats=2, batch=len(inputs[0]))
     assert measured.unattributed_bytes == 0
     assert measured.profile.parameter_bytes == sum(p.numel() * 4 for p in model.parameters())
     assert partition(measured.profile, Topology(((2, 1e9),))).seconds_per_minibatch > 0
