@@ -211,6 +211,10 @@ class PendingCopy(Protocol):
     def wait(self) -> None:
         """Return when the arrays hold the values."""
 
+    def is_finite(self) -> bool:
+        """Asked once the arrays hold the values: True when the copying saw that none is NaN or infinite, False when one
+        may be."""
+
 
 class Replica(Protocol):
     """The resident tables of one machine where it computes, and the optimizer that steps them there.

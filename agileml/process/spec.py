@@ -307,7 +307,8 @@ class RunSpec:
 def _exchange(config: JobConfig) -> Exchange:
     if config.consistency.kind == "elastic":
         return SuperstepExchange()
-    if config.optimizer.sharded:
+    # The share of a machine that is always alone is everything, and it would send its steps to itself.
+    if config.optimizer.sharded and config.machines.max > 1:
         return SharedStateExchange()
     return PoolExchange() if has_pool(config) else exchange_of(config.exchange)
 

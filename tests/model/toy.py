@@ -184,6 +184,9 @@ class ToyCopy:
             for array, each in zip(self.arrays, self._ranges, strict=True):
                 array[:] = self._replica.read(*each)
 
+    def is_finite(self) -> bool:
+        return all(bool(np.isfinite(array).all()) for array in self.arrays)
+
 
 class ToyReplica:
     """A machine's tables and optimizer, as a replica has them."""

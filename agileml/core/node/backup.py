@@ -66,7 +66,8 @@ class Backup:
             if message.only is not None and message.only.base != self.name(message.partition):
                 self.send(owner, PartRefused(message.epoch, message.partition, name.clock))
                 return
-            arriving = _Arriving(name, message.cut, message.only, is_finite(message.cut, self.tables))
+            is_sound = is_finite(message.cut, self.tables, is_resident_finite=message.is_finite)
+            arriving = _Arriving(name, message.cut, message.only, is_sound)
             self._arriving[message.partition] = arriving
             self.send(CONTROLLER, arriving.stored(message.partition))
         self.send(owner, PartAck(message.epoch, message.partition, name.clock))

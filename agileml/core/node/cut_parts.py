@@ -72,7 +72,8 @@ class CutParts:
         if not shard.is_copied():
             self._copying[partition] = shard
             return
-        self._unacked[partition] = Part(self._next.epoch, partition, self.committed, *part)
+        is_finite = shard.is_finite_at(self._next.clock)
+        self._unacked[partition] = Part(self._next.epoch, partition, self.committed, *part, is_finite)
         self._send(self._view.backup[partition], self._unacked[partition])
 
     def stream_copied(self) -> None:
@@ -96,7 +97,7 @@ class CutParts:
         if self._view is None or part is None or shard is None or part.only is None or name != self._next:
             return
         if part.cut.clock == message.clock and (whole := shard.own_cut(name)) is not None:
-            self._unacked[message.partition] = replace(part, cut=whole, only=None)
+            self._unacked[message.partition] = replace(part, cut=whole, only=None, is_finite=False)
             self._send(self._view.backup[message.partition], self._unacked[message.partition])
 
     def resend(self) -> None:

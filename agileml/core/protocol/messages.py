@@ -357,13 +357,14 @@ class Squares:
 @dataclass(frozen=True)
 class Part:
     """Owner to backup: a partition's part of the open cut. `only`: just the rows that changed since the committed
-    cut."""
+    cut. `is_finite`: the owner found no NaN and no infinity in the resident tables; otherwise the backup looks."""
 
     epoch: int
     partition: int
     committed: CutId
     cut: Cut
     only: Rows | None = None
+    is_finite: bool = False
 
 
 @dataclass(frozen=True)

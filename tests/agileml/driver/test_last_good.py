@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
@@ -178,3 +180,27 @@ def test_one_number_that_is_none_is_found(value: float, place: int) -> None:
     block[place] = value
     assert not is_finite(Cut(1, (np.zeros((0, 2)), block), ()))
     assert not is_finite(Cut(1, (np.array([[1.0, value]]),), ()))
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.lists(st.sampled_from([0.0, 3e38, np.nan, np.inf, -np.inf]), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_what_may_be_infinite_or_was_looked_at_before_counts_as_found(
+    may_be: list[bool], resident: list[bool], values: list[float], is_known: bool
+) -> None:
+    tables = [
+        Table(f"t{number}", 1, 3, may_be_infinite=infinite, resident=there)
+        for number, (infinite, there) in enumerate(zip(may_be, resident, strict=False))
+    ]
+    blocks = tuple(
+        np.array([1.0, value, value], np.float32) for value, _ in zip(values, tables, strict=False)
+    )
+    expected = all(
+        (table.resident and is_known)
+        or bool((~np.isnan(block) if table.may_be_infinite else np.isfinite(block)).all())
+        for table, block in zip(tables, blocks, strict=True)
+    )
+    assert is_finite(Cut(1, blocks, ()), tables, is_resident_finite=is_known) is expected

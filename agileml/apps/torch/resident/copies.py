@@ -6,6 +6,7 @@ lie between, which take longer than a copy unless the model is far larger than i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from agileml.application import Array, PendingCopy
+
+AT_ONCE = 1 << 16  # elements that a core's cache holds between copying them and looking at them
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,10 @@ class Copies(Protocol):
 
 @dataclass(frozen=True)
 class _InThread:
-    """A copy that a thread makes."""
+    """A copy that a thread makes. work: tells whether all was found finite."""
 
     arrays: tuple[Array, ...]
-    work: Future[None]
+    work: Future[bool]
 
     def is_done(self) -> bool:
         if not self.work.done():
@@ -60,13 +63,16 @@ class _InThread:
     def wait(self) -> None:
         self.work.result()
 
+    def is_finite(self) -> bool:
+        return self.work.result()
+
 
 class HostCopies:
     """On the CPU: a thread of its own copies, one piece after the other. It ends with this object."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "copy")
-        self._last: Future[None] | None = None
+        self._last: Future[bool] | None = None
 
     def room(self, elements: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(elements, dtype=dtype)
@@ -81,25 +87,38 @@ class HostCopies:
             self._last = None
 
 
-def _copy_all(pieces: Sequence[PieceToCopy]) -> None:
+def _copy_all(pieces: Sequence[PieceToCopy]) -> bool:
+    """Copy, and tell whether the sum of everything is finite: a NaN or an infinity would survive in it."""
     # By NumPy: torch would start threads of its own for it, and these compete with the computing.
-    for piece in pieces:
-        np.copyto(piece.place().numpy(), piece.source.numpy())
+    total = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for piece in pieces:
+            goal, source = piece.place().numpy(), piece.source.numpy()
+            for start in range(0, goal.size, AT_ONCE):
+                part = goal[start : start + AT_ONCE]
+                np.copyto(part, source[start : start + AT_ONCE])
+                total += float(part.sum())
+    return math.isfinite(total)
 
 
 @dataclass(frozen=True)
 class _OnStream:
-    """A copy that a stream makes. pieces: held until then, so that their memory is not used for something else."""
+    """A copy that a stream makes. pieces: held until then, so that their memory is not used for something else.
+    norms: of their numbers, by `norm_of`."""
 
     arrays: tuple[Array, ...]
     arrived: torch.cuda.Event
     pieces: Sequence[PieceToCopy]
+    norms: tuple[Tensor, ...]
 
     def is_done(self) -> bool:
         return bool(self.arrived.query())
 
     def wait(self) -> None:
         self.arrived.synchronize()
+
+    def is_finite(self) -> bool:
+        return all(math.isfinite(float(norm)) for norm in self.norms)
 
 
 class DeviceCopies:
@@ -117,16 +136,31 @@ class DeviceCopies:
     def begin(self, arrays: Sequence[Array], pieces: Sequence[PieceToCopy]) -> PendingCopy:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._last = torch.cuda.Event()
+        norm = self.room(1, torch.float64)
         with torch.cuda.stream(self._stream):
             for piece in pieces:
                 piece.place().copy_(piece.source, non_blocking=True)
+            # The device looks through its numbers in a hundredth of the time that the host would need.
+            norm.copy_(norm_of([piece.source for piece in pieces if piece.source.is_cuda]), non_blocking=True)
             self._last.record(self._stream)
-        return _OnStream(tuple(arrays), self._last, pieces)
+        # The others are few: flags and step counts.
+        on_host = norm_of([piece.source for piece in pieces if not piece.source.is_cuda])
+        return _OnStream(tuple(arrays), self._last, pieces, (norm, on_host))
 
     def settle(self) -> None:
         if self._last is not None:
             torch.cuda.current_stream(self._device).wait_event(self._last)
             self._last = None
+
+
+def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The 2-norm of the numbers of tensors on one device, as a float64 of shape (1,); NaN or infinite where one of them
+    is, or where squares of a dtype overflow."""
+    kinds: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault(tensor.dtype, []).append(tensor)
+    norms = [torch.nn.utils.get_total_norm(each).double() for each in kinds.values()]
+    return torch.linalg.vector_norm(torch.stack(norms)).reshape(1) if norms else torch.zeros(1).double()
 
 
 def copies_on(device: torch.device) -> Copies:

@@ -9,13 +9,14 @@ and numbers a state has.
 from __future__ import annotations
 
 import importlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from inspect import signature
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -261,29 +262,34 @@ class TorchOptimizer:
         stop: int,
     ) -> Iterator[tuple[int, Tensor]]:
         """(place behind `start`, flat tensor) of all that lies in elements [start, stop) of a table, in its dtype."""
-        for at, value in self._values(optimizer, parameters, table):
-            flat = value.detach().reshape(-1)
-            first, last = max(at, start), min(at + flat.numel(), stop)
+        dtype = self.dtype_of(table)
+        entries, ends = self._entries[table]
+        for entry in islice(entries, bisect_right(ends, start), None):
+            if entry.start >= stop:
+                return
+            flat = self._value(entry, optimizer.state.get(parameters[entry.parameter])).detach().reshape(-1)
+            first, last = max(entry.start, start), min(entry.start + flat.numel(), stop)
             if first < last:
-                yield first - start, flat[first - at : last - at].to(self.dtype_of(table))
+                yield first - start, flat[first - entry.start : last - entry.start].to(dtype)
 
-    def _values(
-        self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], table: str
-    ) -> Iterator[tuple[int, Tensor]]:
-        for entry in self.layout:
-            if entry.table != table:
-                continue
-            state = optimizer.state.get(parameters[entry.parameter])
-            if entry.key == IS_THERE:
-                yield entry.start, torch.tensor(float(bool(state)), dtype=torch.float64)
-                continue
-            value = (
-                state[entry.key] if state else torch.zeros(1, dtype=self.dtype_of(table)).expand(entry.size)
-            )
-            yield (
-                entry.start,
-                value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64),
-            )
+    @cached_property
+    def _entries(self) -> dict[str, tuple[Sequence[StateTensor], Sequence[int]]]:
+        """The entries of each table in their order, and where each of them ends. A cut asks for every partition, and
+        what lies in one is found without a look at all of the others."""
+        found: dict[str, tuple[Sequence[StateTensor], Sequence[int]]] = {}
+        for table in (STATE, NUMBERS):
+            entries = [entry for entry in self.layout if entry.table == table]
+            found[table] = (entries, [entry.start + entry.size for entry in entries])
+        return found
+
+    def _value(self, entry: StateTensor, state: Mapping[str, Any] | None) -> Tensor:
+        """An entry of a parameter's state; zeros where it has none."""
+        if entry.key == IS_THERE:
+            return torch.tensor(float(bool(state)), dtype=torch.float64)
+        if not state:
+            return torch.zeros(1, dtype=self.dtype_of(entry.table)).expand(entry.size)
+        value = state[entry.key]
+        return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
     def load(self, optimizer: torch.optim.Optimizer, values: Mapping[str, Parts]) -> None:
         """Give an optimizer the state that the tables hold; its parameters are the module's, in groups. Of a parameter

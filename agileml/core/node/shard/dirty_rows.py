@@ -7,7 +7,7 @@ saved rows are also the ones that changed, which is all that a backup with this 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,23 +115,29 @@ def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cu
     )
 
 
-def is_finite(cut: Cut, tables: Sequence[Table] = ()) -> bool:
+def is_finite(cut: Cut, tables: Sequence[Table] = (), *, is_resident_finite: bool = False) -> bool:
     """True when no parameter is NaN, or infinite where its table may not be: training can only go back to such a cut.
 
-    Without `tables` none may be infinite.
+    Without `tables` none may be infinite. is_resident_finite: resident tables were looked through before.
     """
-    may_be_infinite = [table.may_be_infinite for table in tables] or [False] * len(cut.blocks)
+    if not tables:
+        return all(_all(np.isfinite, block.reshape(-1)) for block in cut.blocks)
     return all(
-        not np.isnan(block).any() if infinite else _is_finite(block.reshape(-1))
-        for block, infinite in zip(cut.blocks, may_be_infinite, strict=True)
+        _all(_is_number if table.may_be_infinite else np.isfinite, block.reshape(-1))
+        for block, table in zip(cut.blocks, tables, strict=True)
+        if not (table.resident and is_resident_finite)
     )
 
 
-def _is_finite(values: Array) -> bool:
+def _is_number(values: Array) -> Array:
+    return ~np.isnan(values)
+
+
+def _all(is_sound: Callable[[Array], Array], values: Array) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         # A NaN or infinity survives in the sum, which is fast and needs no array. A finite block may overflow it.
         return bool(np.isfinite(values.sum())) or all(
-            np.isfinite(values[start : start + AT_ONCE]).all() for start in range(0, values.size, AT_ONCE)
+            is_sound(values[start : start + AT_ONCE]).all() for start in range(0, values.size, AT_ONCE)
         )
 
 

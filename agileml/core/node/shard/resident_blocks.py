@@ -34,17 +34,19 @@ class ResidentBlocks:
         self._layout = layout
         self._partition = partition
         self._copying: PendingCopy | None = None
+        self._clock = -1  # of the last copy
+        self._is_finite = False  # no number of the last whole copy is NaN or infinite
 
     def now(self, index: int) -> Array:
         """The present block of a resident table."""
         return self._replica.read(*self._range(index))
 
-    def copied(self, blocks: Sequence[Array]) -> tuple[Array, ...]:
-        """`blocks` with copies of the present ones in the place of resident tables', which are whole when `is_copied`
-        says so."""
+    def copied(self, blocks: Sequence[Array], clock: int) -> tuple[Array, ...]:
+        """`blocks` with copies of the present ones, those of `clock`, in the place of resident tables', which are whole
+        when `is_copied` says so."""
         tables = self._layout.tables
         wanted = [self._range(index) for index, table in enumerate(tables) if table.resident]
-        self._copying = self._replica.copy(wanted)
+        self._copying, self._clock, self._is_finite = self._replica.copy(wanted), clock, False
         copies = iter(self._copying.arrays)
         return tuple(next(copies) if t.resident else b for t, b in zip(tables, blocks, strict=True))
 
@@ -55,8 +57,12 @@ class ResidentBlocks:
                 self._copying.wait()
             elif not self._copying.is_done():
                 return False
-            self._copying = None
+            self._is_finite, self._copying = self._copying.is_finite(), None
         return True
+
+    def is_finite_at(self, clock: int) -> bool:
+        """True when the last whole copy is that of `clock`, and none of its numbers is NaN or infinite."""
+        return self._clock == clock and self._is_finite
 
     def _range(self, index: int) -> tuple[str, int, int]:
         table = self._layout.tables[index]

@@ -313,12 +313,16 @@ class Shard:
         if self._apart[0] != self.version:
             tables, here, there = self.job.layout.tables, self.blocks, self.resident
             apart = (b if t.sparse else b.copy() for t, b in zip(tables, here, strict=True))
-            self._apart = self.version, tuple(apart) if there is None else there.copied(here)
+            self._apart = self.version, tuple(apart) if there is None else there.copied(here, self.version)
         return self._apart[1]
 
     def is_copied(self, *, waits: bool = False) -> bool:
         """True when the cuts here hold their values: no copy out of the replica is under way."""
         return self.resident is None or self.resident.is_copied(waits=waits)
+
+    def is_finite_at(self, clock: int) -> bool:
+        """True when the replica's numbers of `clock` were copied last, and all were found finite meanwhile."""
+        return self.resident is not None and self.resident.is_finite_at(clock)
 
     def block_now(self, index: int) -> Array:
         """The block of a table at this version."""

@@ -1,17 +1,23 @@
 """Copies for cuts: what was there when they began, whatever a step does to it meanwhile."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from agileml.application import Settings
 from agileml.apps.torch.module import TorchModule
-from agileml.apps.torch.resident.copies import HostCopies, PieceToCopy
+from agileml.apps.torch.resident.copies import AT_ONCE, HostCopies, PieceToCopy, norm_of
 from agileml.apps.torch.resident.replica import TorchReplica
+from agileml.config.job import from_values
+from tests.agileml.apps.torch.resident.test_replica import values
+from tests.agileml.process.engine_rig import Rig
 
 DEVICES = [
     "cpu",
@@ -101,3 +107,80 @@ def test_a_copy_that_fails_says_so() -> None:
         copying.wait()
     with pytest.raises(TypeError):
         copying.is_done()
+
+
+SIZES = st.sampled_from([0, 1, 7, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE + 3])
+WRONG = [None, np.nan, np.inf, -np.inf]
+
+
+@given(
+    st.lists(st.tuples(SIZES, st.booleans()), max_size=5),
+    st.sampled_from(WRONG),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 4),
+)
+def test_a_number_that_is_not_finite_is_seen_while_it_is_copied(
+    kinds: list[tuple[int, bool]], wrong: float | None, place: float, which: int
+) -> None:
+    sources = [torch.full((size,), 2.5, dtype=torch.float64 if wide else None) for size, wide in kinds]
+    there = [source for source in sources if source.numel()]
+    is_finite = wrong is None or not there
+    if wrong is not None and there:
+        chosen = there[which % len(there)]
+        chosen[int(place * chosen.numel())] = wrong
+    goals = [torch.empty_like(source) for source in sources]
+    pieces = [PieceToCopy(goal, 0, source) for goal, source in zip(goals, sources, strict=True)]
+    copying = HostCopies().begin([goal.numpy() for goal in goals], pieces)
+    copying.wait()
+    assert copying.is_finite() is is_finite
+    assert bool(torch.isfinite(norm_of(sources)).all()) is is_finite  # as it is looked for on a device
+    for goal, source in zip(goals, sources, strict=True):
+        torch.testing.assert_close(goal, source, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_copy_tells_whether_all_of_it_is_finite(device: str, wrong: float | None) -> None:
+    replica, sizes = replica_on(device)
+    if wrong is not None:
+        updates = np.zeros(sizes["parameters"], np.float32)
+        updates[5] = wrong
+        replica.step(1, {"parameters": updates})
+    copying = replica.copy([(name, 0, size) for name, size in sizes.items()])
+    copying.wait()
+    assert copying.is_finite() is (wrong is None)
+
+
+class Idle(nn.Module):
+    """Has a parameter that no loss shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 4)
+        self.idle = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) + 0 * torch.nan_to_num(self.idle).sum()
+
+
+class Spoils(torch.optim.SGD):
+    """Writes NaN into that parameter in its eighth step."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> Any:
+        found = super().step(closure)
+        self.calls += 1
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            if self.calls == 8 and parameter.shape == (3,):
+                parameter.detach().fill_(torch.nan)
+        return found
+
+
+def test_a_cut_with_a_number_that_is_none_is_no_cut(tmp_path: Path) -> None:
+    job = values(f"{__name__}:Spoils", clocks=60, cuts={"every_s": 0.001, "max_clocks": 1})
+    job["model"] = {"batch_size": 4}
+    job["optimizer"] |= {"clip_norm": None, "groups": []}
+    ran = Rig(from_values(job), tmp_path, TorchModule(build=Idle, dataset=(X, Y))).finish()
+    assert ran.halted is not None and "parameters of partition" in ran.halted.reason, ran.halted
+    assert ran.halted.kept is not None and ran.halted.kept.clock < 8

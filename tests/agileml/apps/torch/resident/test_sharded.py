@@ -182,6 +182,21 @@ def test_a_run_goes_on_from_the_state_in_its_checkpoint(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, alone.parameters[table], rtol=1e-8, atol=1e-11, err_msg=table)
 
 
+def test_one_machine_goes_on_alone_from_the_shares_of_several(tmp_path: Path) -> None:
+    app = TorchModule(build=Net, dataset=(X, Y))
+    place = {"path": str(tmp_path / "saved"), "every_s": 0.01}
+    saves = {"checkpoint": place, "cuts": {"every_s": 0.01, "max_clocks": 2}, "partitions": 4}
+    first = Rig(sharded(clocks=12, **saves), tmp_path / "first", app)
+    assert first.finish().tables is not None
+    alone = {"machines": {"reliable": 1, "transient": 0, "max": 1}, "stage": 1}
+    last = Rig(from_values(sharded(**saves, **alone)), tmp_path / "last", app, resume=place["path"]).finish()
+    assert last.tables is not None, last.halted
+    undisturbed = agileml.run(values(out=str(tmp_path / "run"), clocks=CLOCKS), app, sequential=True)
+    for table, found in last.tables.items():
+        expected = undisturbed.parameters[table]
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-11, err_msg=table)
+
+
 def test_only_optimizers_of_torch_are_shared_out() -> None:
     job = sharded(exchange="servers")
     with pytest.raises(ValueError, match=r"optimizer\.kind: found torch with exchange: servers"):
