@@ -7,16 +7,15 @@ saved rows are also the ones that changed, which is all that a backup with this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from agileml.application import Array, Table
+from agileml.core.parameters.finite import is_sound
 from agileml.core.protocol.messages import Cut, Rows
 from agileml.core.protocol.view import CutId
-
-AT_ONCE = 1 << 18  # rows tested one by one
 
 
 class RowLog:
@@ -121,24 +120,12 @@ def is_finite(cut: Cut, tables: Sequence[Table] = (), *, is_resident_finite: boo
     Without `tables` none may be infinite. is_resident_finite: resident tables were looked through before.
     """
     if not tables:
-        return all(_all(np.isfinite, block.reshape(-1)) for block in cut.blocks)
+        return all(is_sound(block.reshape(-1)) for block in cut.blocks)
     return all(
-        _all(_is_number if table.may_be_infinite else np.isfinite, block.reshape(-1))
+        is_sound(block.reshape(-1), may_be_infinite=table.may_be_infinite)
         for block, table in zip(cut.blocks, tables, strict=True)
         if not (table.resident and is_resident_finite)
     )
-
-
-def _is_number(values: Array) -> Array:
-    return ~np.isnan(values)
-
-
-def _all(is_sound: Callable[[Array], Array], values: Array) -> bool:
-    with np.errstate(over="ignore", invalid="ignore"):
-        # A NaN or infinity survives in the sum, which is fast and needs no array. A finite block may overflow it.
-        return bool(np.isfinite(values.sum())) or all(
-            is_sound(values[start : start + AT_ONCE]).all() for start in range(0, values.size, AT_ONCE)
-        )
 
 
 def arrays_of(cut: Cut, table: int) -> list[Array]:

@@ -13,9 +13,10 @@ from torch import nn
 
 from agileml.application import Settings
 from agileml.apps.torch.module import TorchModule
-from agileml.apps.torch.resident.copies import AT_ONCE, HostCopies, PieceToCopy, norm_of
+from agileml.apps.torch.resident.copies import HostCopies, PieceToCopy, norm_of
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.config.job import from_values
+from agileml.core.parameters.finite import AT_ONCE
 from tests.agileml.apps.torch.resident.test_replica import values
 from tests.agileml.process.engine_rig import Rig
 
