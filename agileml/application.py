@@ -9,7 +9,6 @@ Long because it is the whole contract of a user's code, and is read as one.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
+
+from agileml.errors import without_secrets
 
 Array = np.ndarray[Any, Any]
 Ranges = Sequence[tuple[int, int]]  # of a flat table: ascending, [start, stop)
@@ -322,15 +323,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, sentence: str = "") -> None:
-        super().__init__(_WEB_ADDRESS.sub(_without_secrets, sentence))
-
-
-_WEB_ADDRESS = re.compile(r"(https?://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE)
-
-
-def _without_secrets(address: re.Match[str]) -> str:
-    scheme, user, place, query = address.groups()
-    return scheme + ("...@" if user else "") + place + ("?..." if query else "")
+        super().__init__(without_secrets(sentence))
 
 
 class Application(ABC):
