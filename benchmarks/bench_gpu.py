@@ -247,11 +247,11 @@ def compare(
     rounds: int,
     steps: int,
 ) -> None:
-    """Forms of the engine in turn, and the table of it."""
+    """Forms of the engine in turn, each other round in the opposite order, and the table of it."""
     found: dict[str, list[Sample]] = {}
-    for _ in range(rounds):
+    for number in range(rounds):
         machines = Pair(serve_machine, device, world=world)
-        for label, run, variant in runs:
+        for label, run, variant in runs if number % 2 == 0 else reversed(runs):
             found.setdefault(label, []).append(run(machines, task, variant.on(device), world, device, steps))
         machines.end()
     first = runs[0][0]
