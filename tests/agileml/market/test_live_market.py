@@ -20,6 +20,7 @@ from agileml.events.market import (
     PricesChanged,
 )
 from agileml.events.run import CheckpointSaved
+from agileml.market.setup import SPARE_HOURS
 from agileml.runs.folder import REPORT, RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Supervision
@@ -139,13 +140,14 @@ def test_a_budget_that_is_gone_before_the_first_clock_leaves_nothing(tmp_path: P
 
 @pytest.mark.slow
 def test_a_history_that_ends_before_the_job_ends_it_with_its_own_code(tmp_path: Path) -> None:
-    rig = MarketRig(job(800, hours=1, job_hours=8.0), tmp_path)
+    # An hour and the spare ones pass in four seconds, the job would take minutes.
+    rig = MarketRig(job(50_000, hours=1, job_hours=80.0, speed=3600 * (1 + SPARE_HOURS) / 4), tmp_path)
     rig.backend.seconds = seconds = StoppedClock()
     rig.on_clock = lambda clock: seconds.go() if clock else None
     ran = rig.run()
     assert ran.settlement.closing.code == EXIT_MARKET_CLOSED
     assert "before the job does" in ran.settlement.closing.reason
-    assert 0 < ran.clock < 800
+    assert 0 < ran.clock < 50_000
 
 
 @pytest.mark.slow
