@@ -9,6 +9,7 @@ Long because it is the whole contract of a user's code, and is read as one.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,6 @@ from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
-
-from agileml.errors import without_secrets
 
 Array = np.ndarray[Any, Any]
 Ranges = Sequence[tuple[int, int]]  # of a flat table: ascending, [start, stop)
@@ -324,6 +323,19 @@ class InputError(ValueError):
 
     def __init__(self, sentence: str = "") -> None:
         super().__init__(without_secrets(sentence))
+
+
+_WEB_ADDRESS = re.compile(r"(https?://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """A text with neither user and password nor the query, which may be a signature, in any web address."""
+
+    def shown(address: re.Match[str]) -> str:
+        scheme, user, place, query = address.groups()
+        return scheme + ("...@" if user else "") + place + ("?..." if query else "")
+
+    return _WEB_ADDRESS.sub(shown, text)
 
 
 class Application(ABC):

@@ -1,8 +1,7 @@
-"""Errors that end a run without a result, and what no error may show."""
+"""Errors that end a run without a result."""
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar
 
 HEAD_LOST_CODE = 5
@@ -11,18 +10,6 @@ CONTROLLER_LOST_CODE = 7
 CHECKPOINTS_UNREAD_CODE = 8
 # The exit codes of ends that a restart from the newest checkpoint cures.
 RESTARTED_CODES = frozenset({HEAD_LOST_CODE, STATE_LOST_CODE, CONTROLLER_LOST_CODE, CHECKPOINTS_UNREAD_CODE})
-
-_WEB_ADDRESS = re.compile(r"(https?://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE)
-
-
-def without_secrets(text: str) -> str:
-    """A text with neither user and password nor the query, which may be a signature, in any web address."""
-
-    def shown(address: re.Match[str]) -> str:
-        scheme, user, place, query = address.groups()
-        return scheme + ("...@" if user else "") + place + ("?..." if query else "")
-
-    return _WEB_ADDRESS.sub(shown, text)
 
 
 class RunError(Exception):

@@ -92,7 +92,11 @@ def main(arguments: list[str] | None = None) -> None:
         _give_up_output(error)
     except TyperException as error:
         if sentence := _sentence(error):  # none when the help was shown instead of a command
-            print(f"proteus: {sentence}", file=sys.stderr)
+            from agileml.application import without_secrets
+
+            print(
+                f"proteus: {without_secrets(sentence)}", file=sys.stderr
+            )  # it may quote a presigned address
         sys.exit(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

@@ -16,8 +16,6 @@ from typing import Any
 
 import yaml
 
-from agileml.errors import without_secrets
-
 Key = tuple[str | int, ...]
 
 
@@ -26,12 +24,12 @@ class ConfigError(ValueError):
 
     `detail` says what was found and what is expected; `key` is the path of the setting inside the config;
     `source` is the file with its line, or the `--set` flag, that it came from ("" when not known yet:
-    `Document.blame` fills it in). It ends up in logs, so web addresses show no secrets.
+    `Document.blame` fills it in).
     """
 
     def __init__(self, detail: str, *, key: Key = (), source: str = "") -> None:
-        self.detail, self.key, self.source = without_secrets(detail), key, source
-        super().__init__(without_secrets(": ".join(part for part in (source, key_path(key), detail) if part)))
+        self.detail, self.key, self.source = detail, key, source
+        super().__init__(": ".join(part for part in (source, key_path(key), detail) if part))
 
 
 def key_path(key: Key) -> str:

@@ -72,7 +72,7 @@ class CutParts:
         if not shard.is_copied():
             self._copying[partition] = shard
             return
-        is_finite = shard.is_finite_at(self._next.clock)
+        is_finite = shard.resident is not None and shard.resident.is_finite_at(self._next.clock)
         self._unacked[partition] = Part(self._next.epoch, partition, self.committed, *part, is_finite)
         self._send(self._view.backup[partition], self._unacked[partition])
 

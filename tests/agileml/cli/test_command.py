@@ -276,6 +276,18 @@ def test_without_a_command_it_shows_help_and_no_empty_error(capsys: pytest.Captu
     assert shown.err == ""
 
 
+@pytest.mark.parametrize("key", ["slices", "data.path"])
+def test_an_error_shows_no_signature_nor_password_of_an_address(
+    key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", str(CONFIGS / "mf.yaml"), "--set", f"{key}=https://me:pw@b.example/a?sig=5e"])
+    shown = capsys.readouterr().err
+    assert left.value.code == 2
+    assert f"{key}" in shown and "https://...@b.example/a?..." in shown, shown
+    assert "pw" not in shown and "5e" not in shown
+
+
 def test_a_run_and_a_submitted_one_take_the_same_stages(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for command in ("run", "submit"):

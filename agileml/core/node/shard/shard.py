@@ -320,10 +320,6 @@ class Shard:
         """True when the cuts here hold their values: no copy out of the replica is under way."""
         return self.resident is None or self.resident.is_copied(waits=waits)
 
-    def is_finite_at(self, clock: int) -> bool:
-        """True when the replica's numbers of `clock` were copied last, and all were found finite meanwhile."""
-        return self.resident is not None and self.resident.is_finite_at(clock)
-
     def block_now(self, index: int) -> Array:
         """The block of a table at this version."""
         is_there = self.resident is not None and self.job.layout.tables[index].resident
