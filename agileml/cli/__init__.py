@@ -94,9 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
         if sentence := _sentence(error):  # none when the help was shown instead of a command
             from agileml.application import without_secrets
 
-            print(
-                f"proteus: {without_secrets(sentence)}", file=sys.stderr
-            )  # it may quote a presigned address
+            # It may quote a presigned address.
+            print(f"proteus: {without_secrets(sentence)}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

@@ -11,7 +11,6 @@ from tests.model.run import MODES
 from tests.model.schedule import make_schedule
 from tests.model.simulator import Simulation
 
-LEAST = 3  # schedules
 FEW = ("bsp", "ssp", "allreduce", "flush", "stash", "elastic")
 
 
@@ -32,10 +31,6 @@ def run_parted(seed: int, mode: str, *, one_way: bool) -> list[MachineLost]:
     "mode", [pytest.param(mode, marks=[] if mode in FEW else pytest.mark.slow) for mode in MODES]
 )
 def test_a_run_goes_on_without_one_of_two_machines_that_do_not_reach_each_other(mode: str) -> None:
-    seeds = [seed for seed in range(12) if make_schedule(seed, mode, 0).transient]
-    lost: list[MachineLost] = []
-    for number, seed in enumerate(seeds):
-        if number >= LEAST and lost:
-            return
-        lost += run_parted(seed, mode, one_way=seed % 2 == 0)
-    assert lost, "in no schedule did they need each other"
+    seeds = [seed for seed in range(12) if make_schedule(seed, mode, 0).transient][:4]
+    lost = [run_parted(seed, mode, one_way=seed % 2 == 0) for seed in seeds]
+    assert any(lost), "in no schedule did they need each other"

@@ -16,7 +16,9 @@ from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.resident.copies import HostCopies, PieceToCopy, norm_of
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.config.job import from_values
+from agileml.core.node.shard.resident_blocks import ResidentBlocks
 from agileml.core.parameters.finite import AT_ONCE
+from agileml.core.parameters.layout import Layout
 from tests.agileml.apps.torch.resident.test_replica import values
 from tests.agileml.process.engine_rig import Rig
 
@@ -150,6 +152,21 @@ def test_a_copy_tells_whether_all_of_it_is_finite(device: str, wrong: float | No
     copying = replica.copy([(name, 0, size) for name, size in sizes.items()])
     copying.wait()
     assert copying.is_finite() is (wrong is None)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_partition_tells_of_its_last_whole_copy_alone(device: str, wrong: bool) -> None:
+    replica, sizes = replica_on(device)
+    if wrong:
+        replica.step(1, {"parameters": np.full(sizes["parameters"], np.nan, np.float32)})
+    app = TorchModule(Settings({}, {"device": device}, 3, 2, optimizer=OPTIMIZER), build=Net, dataset=(X, Y))
+    blocks = ResidentBlocks(replica, Layout(tuple(app.tables()), 1), 0, is_owner=True)
+    assert not blocks.is_finite_at(7)
+    blocks.copied([np.empty(0)] * len(app.tables()), 7)
+    assert not blocks.is_finite_at(7), "it may be under way"
+    assert blocks.is_copied(waits=True)
+    assert blocks.is_finite_at(7) is not wrong and not blocks.is_finite_at(8)
 
 
 class Idle(nn.Module):

@@ -16,6 +16,7 @@ from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.resident.replica import TorchReplica
 from agileml.apps.torch.resident.state import piece_of
 from agileml.config.job import from_values
+from agileml.core.exchange.allreduce import ReplicaExchange, SharedStateExchange
 from agileml.events.run import MembershipChanged
 from agileml.process.spec import RunSpec
 from tests.agileml.apps.torch.resident.test_replica import CLOCKS, Net, X, Y, values
@@ -195,6 +196,13 @@ def test_one_machine_goes_on_alone_from_the_shares_of_several(tmp_path: Path) ->
     for table, found in last.tables.items():
         expected = undisturbed.parameters[table]
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-11, err_msg=table)
+
+
+def test_a_machine_that_is_always_alone_sends_no_steps_to_itself() -> None:
+    for most, expected in ((4, SharedStateExchange), (1, ReplicaExchange)):
+        machines = {"reliable": 1, "transient": 0, "max": most}
+        spec = RunSpec("run", from_values(sharded(machines=machines)), TorchModule(build=Net, dataset=(X, Y)))
+        assert type(spec.job(spec.build()).exchange) is expected
 
 
 def test_only_optimizers_of_torch_are_shared_out() -> None:
