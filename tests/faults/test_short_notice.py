@@ -15,8 +15,8 @@ from agileml.events.run import CutCommitted, MembershipChanged, ShortNoticeJudge
 from agileml.events.terms import Way
 from agileml.process.head import HeadState
 from agileml.process.machine import Machine
-from tests.agileml.process.engine_rig import Ran, reference
-from tests.faults.fault_rig import FaultRig, job
+from tests.agileml.process.engine_rig import Ran
+from tests.faults.fault_rig import FaultRig, lasting, reference_of
 
 BYTES_PER_S = 0.75e6
 # 1.5 MB with its moments; each of two servers has a half, so that a cut takes a second: far more than the 0.3 s of it
@@ -56,7 +56,7 @@ class FarRig(FaultRig):
     """Gives a server a notice once a cut has shown how fast the links are.
 
     Kills it at the deadline, but not before the controller has decided: this is about decisions, and two processes on a
-    busy computer may need more than the notice for one.
+    busy computer may need more than the notice for one. For the same reason the job lasts until the partitions moved.
     """
 
     machine_type = FarMachine
@@ -67,22 +67,25 @@ class FarRig(FaultRig):
         super().__init__(values, folder, FarRig._look)
 
     def _look(self, state: HeadState) -> None:
-        if not self.leaver and any(isinstance(each.event, CutCommitted) for each in state.events):
-            self.leaver = f"m{len(self.machines) - 1}"
-            self._due_s = time.time() + self._warning_s
-            self.head.tell(Notice(self.leaver, self._due_s))
-        if self.leaver:
-            decisions = ShortNoticeJudged | MembershipChanged
-            self._is_decided |= any(isinstance(each.event, decisions) for each in state.events)
+        if not self.leaver:
+            if any(isinstance(each.event, CutCommitted) for each in state.events):
+                self.leaver = f"m{len(self.machines) - 1}"
+                self._due_s = time.time() + self._warning_s
+                self.head.tell(Notice(self.leaver, self._due_s))
+            return  # a late look shows the first view and the first cut together: only what comes now is an answer
+        decisions = ShortNoticeJudged | MembershipChanged
+        self._is_decided |= any(isinstance(each.event, decisions) for each in state.events)
         if self._is_decided and self.leaver not in self.killed and time.time() >= self._due_s:
             self.kill(self.leaver)
+        if any(isinstance(each.event, MembershipChanged) for each in state.events):
+            self.ask_to_stop()
 
 
 def leave(warning_s: float, folder: Path) -> tuple[FarRig, Ran]:
-    values = job(MODEL, clocks=60, partitions=4, stage=2)
+    values = lasting(MODEL, partitions=4, stage=2)
     rig = FarRig(values, folder, warning_s)
     ran = rig.finish()
-    assert ran.sha256 == reference(values)
+    assert ran.sha256 == reference_of(ran, values)
     return rig, ran
 
 
