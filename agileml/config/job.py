@@ -117,6 +117,8 @@ class CutsConfig(Section):
     max_clocks: PositiveInt = 64
 
 
+MOST_UNITS = 1 << 20  # each is computed on its own, and a set of them is a number with so many bits
+MOST_PARTITIONS = 4096  # each costs every worker a message a clock
 LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S = 0.005, 60.0  # that the transport's own heartbeats can keep
 
 
@@ -227,7 +229,7 @@ class JobConfig(Section):
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
     ] = (1.0, 15.0)
     active_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    partitions: PositiveInt | None = None  # see `layout.partitions_for`
+    partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] | None = None  # see `layout.partitions_for`
     cuts: CutsConfig = CutsConfig()
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     checkpoint: CheckpointConfig | None = None
@@ -270,6 +272,11 @@ class JobConfig(Section):
                 raise ConfigError(
                     f"found {value}, expected a power of two ({_powers_around(value)})", key=(name,)
                 )
+        if self.slices * self.units_per_slice > MOST_UNITS:
+            raise ConfigError(
+                f"found {self.units_per_slice} with {self.slices} slices, expected at most {MOST_UNITS} units in all",
+                key=("units_per_slice",),
+            )
         if self.slices < most:
             raise ConfigError(
                 f"found {self.slices}, expected at least machines.max = {most}: every machine works on its own slices",

@@ -21,6 +21,9 @@ def _machine(name: str) -> str:
 
 
 MachineName = Annotated[str, AfterValidator(_machine)]
+# Slower ones would stand still: with these bounds a machine pauses for some days at most.
+Speed = Annotated[float, Field(ge=1e-4)]
+LONGEST_UNIT_S = 3600.0
 
 
 class MachinesConfig(Section):
@@ -58,8 +61,8 @@ class PaceConfig(Section):
     With `unit_s` 0 it takes 1 / speed times as long as it really does. `speeds`: by name or tier, otherwise 1.
     """
 
-    unit_s: Annotated[float, Field(ge=0)] = 0.0
-    speeds: dict[str, Positive] = Field(default_factory=dict)
+    unit_s: Annotated[float, Field(ge=0, le=LONGEST_UNIT_S)] = 0.0
+    speeds: dict[str, Speed] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _speeds_can_be_kept(self) -> Self:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from agileml.config.machines import MachineName
+from agileml.config.machines import MachineName, Speed
 from agileml.config.section import Section, count_or, validate
 from agileml.config.text import ConfigError, nearest, show
 
@@ -215,14 +215,14 @@ class SlowConfig(_PassingFault):
 
     kind: ClassVar[str] = "slow"
     slow: Annotated[int, Field(ge=1)] = 1
-    factor: Annotated[float, Field(gt=1)] = 10.0
+    factor: Annotated[float, Field(gt=1, le=1e4)] = 10.0
 
 
 class SpeedConfig(EventConfig):
     """From now on `machine` computes at `speed` times its own speed; 1 is its own again."""
 
     kind: ClassVar[str] = "speed"
-    speed: Annotated[float, Field(gt=0)]
+    speed: Speed
     machine: MachineName
 
     def after(self, machines: MachineCounts, most: int) -> MachineCounts:

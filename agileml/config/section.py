@@ -15,7 +15,7 @@ from agileml.config.text import ConfigError, Key, nearest, show
 
 Schema = TypeVar("Schema", bound=BaseModel)
 Positive = Annotated[float, Field(gt=0)]
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**63)]  # what a table of int64 can hold
 
 
 class Section(BaseModel):
