@@ -35,12 +35,17 @@ def test_machines_that_the_driver_does_not_tell_hear_of_a_new_controller_from_it
 
 def test_a_machine_that_speaks_to_another_controller_is_told_again_where_this_one_is(tmp_path: Path) -> None:
     """As when a controller that was replaced while it was cut off speaks to it once more."""
-    values = job(MLR, heartbeat={"interval_s": 0.2, "timeout_s": 1.0}, pace={"unit_s": 0.002})
+    values = lasting(MLR, heartbeat={"interval_s": 0.2, "timeout_s": 1.0})
     astray: list[str] = []
+    clock_then = 0
 
     def watch(rig: FaultRig, state: HeadState) -> None:
+        nonlocal clock_then
+        if astray and state.clock > clock_then + 20:
+            rig.ask_to_stop()
         if state.stage and not astray:
             astray.append("m1")
+            clock_then = state.clock
             here = rig.head.address
             rig.machines["m1"].meet(replace(here, ipc=f"{here.ipc}-before", tcp="tcp://127.0.0.1:1"))
 
@@ -78,7 +83,7 @@ def test_a_new_controller_notes_the_loss_of_members_and_not_of_machines_that_had
 
 def test_a_reliable_machine_comes_and_the_one_in_whose_place_it_is_goes_at_once(tmp_path: Path) -> None:
     """With neither of them the controller would end the run."""
-    values = job(MLR, stage=2, pace={"unit_s": 0.002})
+    values = lasting(MLR, stage=2)
     is_silent = is_replaced = False
 
     def watch(rig: FaultRig, state: HeadState) -> None:
@@ -91,6 +96,8 @@ def test_a_reliable_machine_comes_and_the_one_in_whose_place_it_is_goes_at_once(
             is_replaced = True
             rig.killed.add("m0")
             rig.replace("m0")
+        if MachineLost("m0", Loss.PROCESS_DIED, "") in [each.event for each in state.events]:
+            rig.ask_to_stop()
 
     ran = FaultRig(values, tmp_path, watch).finish()
     assert is_replaced
