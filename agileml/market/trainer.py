@@ -73,6 +73,7 @@ class RunTrainer:
         self._given_up: set[str] = set()  # instance ids
         self._completed = completed
         self.has_begun = False  # the run has had instances to work on
+        self._has_trained = False  # a clock is done
         self._measured, self._measured_s = Measurements(), 0.0
         self._sent_bytes: int | None = None
         self._sent_s = 0.0
@@ -179,6 +180,8 @@ class RunTrainer:
                 if instance_id in self._deadlines or node.node_id in self._let_go:
                     continue
                 if instance_id not in self._given:
+                    if self._is_early(instance_id):
+                        continue
                     self._given[instance_id] = node.node_id
                     self._instance_of[node.node_id] = instance_id
                     speed = self._speeds.get(self._kinds[instance_id], 1.0)
@@ -192,6 +195,13 @@ class RunTrainer:
             # Ray that is started again on an instance is another node.
             self._given = {instance: node for instance, node in self._given.items() if node not in missing}
             return found
+
+    def _is_early(self, instance_id: str) -> bool:
+        """Whether a transient instance waits for the run's first clock, which the reliable ones compute alone. On a
+        market that is played faster than it was, loading takes minutes in which it would boot; on a real one seconds.
+        """
+        is_transient = tier_of(self._held[instance_id]) is Tier.TRANSIENT
+        return is_transient and self._time.speed > 1 and not self._has_trained
 
     def _is_new(self, node: TieredNode) -> bool:
         if node.node_id in self._offered:
@@ -216,6 +226,7 @@ class RunTrainer:
                 case MembershipChanged():
                     self.has_begun = True
                 case ClockDone(number):
+                    self._has_trained = True
                     self._completed = max(self._completed, number)
             clock = self._run.happened(happened)
             if clock is not None and clock.stretches:

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agileml.cluster.fleet import Admitted, Appeared, Leaving, Stopping, Vanished
 from agileml.cluster.ray_cluster import TieredNode
+from agileml.core.protocol.commands import Happened
+from agileml.events.run import ClockDone
 from agileml.events.terms import Loss, Tier
 from agileml.market.nodes import JoinedNodes, tier_of
 from agileml.market.trainer import MarketTime, RunTrainer
@@ -58,11 +60,16 @@ def trainer_of(
     now_s: int = 100,
     speed: float = 60.0,
     speeds: Mapping[str, float] | None = None,
+    clock: int = 0,
 ) -> RunTrainer:
+    """clock: of the newest report; below 0: no clock is done."""
     market_time = MarketTime(lambda: now_s, speed, leave_s)
-    return RunTrainer(
+    trainer = RunTrainer(
         nodes, market_time, Estimator({}, 1, 1.0), clocks=100, work_vcpu_s=1000.0, speeds=speeds
     )
+    if clock >= 0:
+        trainer.happened(Happened(ClockDone(clock, 0.5, 24, None), 0.0), str)
+    return trainer
 
 
 class Around:
@@ -93,6 +100,24 @@ def test_a_machine_appears_once_it_is_held_and_has_booted() -> None:
         ("node-a", Tier.TRANSIENT, True),
     ]
     assert trainer.events() == []
+
+
+@pytest.mark.parametrize(("speed", "first"), [(60.0, ["node-r"]), (1.0, ["node-r", "node-a"])])
+def test_on_a_market_that_is_played_faster_transient_machines_wait_for_the_first_clock(
+    speed: float, first: list[str]
+) -> None:
+    nodes = There()
+    nodes.booted = {"r": machine("r", STEADY), "a": machine("a")}
+    trainer = trainer_of(nodes, speed=speed, clock=-1)
+    trainer.hold(0, (machine("r", STEADY),), (machine("a"),))
+
+    def appeared() -> list[str]:
+        return [event.node.node_id for event in trainer.events() if isinstance(event, Appeared)]
+
+    assert appeared() == first
+    assert appeared() == []
+    trainer.happened(Happened(ClockDone(1, 0.5, 24, None), 0.0), str)
+    assert [*first, *appeared()] == ["node-r", "node-a"]
 
 
 def test_a_warm_node_is_started_ahead_and_admitted_when_it_is_a_machine() -> None:

@@ -15,7 +15,7 @@ from agileml.events.run import FaultFired, MachineReleased, Warned
 from agileml.events.schema import RunEvent
 from agileml.events.terms import Fault
 from agileml.net.keys import KeyPair
-from agileml.net.outbox import Outbox, OutboxReader
+from agileml.net.outbox import Done, Outbox, OutboxReader
 from agileml.process.head import Head, HeadState, Told
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
@@ -28,8 +28,9 @@ def states(head: Head) -> Iterator[HeadState]:
     reader = OutboxReader[Told]()
     until_s = time.monotonic() + LIMIT_S
     while True:
-        head.state(reader.done)
-        state = head.state(reader.done)
+        dealt_with = reader.done or Done(head.address, 0)
+        head.state(dealt_with)
+        state = head.state(dealt_with)
         yield replace(state, told=reader.take(state.address, state.first, state.told))
         assert state.halted is None, state.halted
         if state.finished is not None:
