@@ -13,6 +13,7 @@ from agileml.config.section import Positive, PositiveInt, Section, one_of
 from agileml.config.text import ConfigError
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
+Epsilon = Annotated[float, Field(ge=1e-30)]  # float32 has no smaller ones, and would divide by zero
 
 
 class StepsConfig(Section):
@@ -109,7 +110,7 @@ class AdagradConfig(_Shaping):
 
     kind: Literal["adagrad"] = "adagrad"
     learning_rate: Positive = 0.01
-    epsilon: Positive = 1e-10
+    epsilon: Epsilon = 1e-10
 
 
 class AdamConfig(_Shaping):
@@ -119,7 +120,7 @@ class AdamConfig(_Shaping):
     learning_rate: Positive = 0.001
     beta1: Rate = 0.9
     beta2: Rate = 0.999
-    epsilon: Positive = 1e-8
+    epsilon: Epsilon = 1e-8
 
 
 class AdamWConfig(AdamConfig):
@@ -138,7 +139,7 @@ class LambConfig(_Shaping):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     beta1: Rate = 0.9
     beta2: Rate = 0.999
-    epsilon: Positive = 1e-6
+    epsilon: Epsilon = 1e-6
 
 
 class TorchConfig(Section):

@@ -12,6 +12,7 @@ MISTAKES = [
     ("clock: 3", ":3: clock: unknown key, did you mean clocks?"),
     ("machines: {reliabel: 1}", ":3: machines.reliabel: unknown key, did you mean reliable?"),
     ("optimizer: {kind: adam, beta: 0.5}", ":3: optimizer.beta: unknown key for kind adam, did you mean beta2?"),
+    ("optimizer: {kind: adam, epsilon: 5e-324}", ":3: optimizer.epsilon: found 5e-324, expected at least 1e-30"),
     ("optimizer: {kind: adadelta}", ":3: optimizer.kind: found 'adadelta', expected one of sgd, momentum, adagrad"),
     ("slices: ten", ":3: slices: found 'ten', expected a whole number"),
     ("slices: 2.5", ":3: slices: found 2.5, expected a whole number"),
