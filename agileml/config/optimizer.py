@@ -13,7 +13,7 @@ from agileml.config.section import Positive, PositiveInt, Section, one_of
 from agileml.config.text import ConfigError
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Epsilon = Annotated[float, Field(ge=1e-30)]  # float32 has no smaller ones, and would divide by zero
+Epsilon = Annotated[float, Field(ge=1e-30)]  # of one far below float32 makes 0, and divides by it
 
 
 class StepsConfig(Section):
