@@ -41,7 +41,7 @@ class SimulateConfig(BaseModel):
     job_hours: list[float] = [20.0]
     job_vcpus: int = Field(512, gt=0, le=MOST)
     cap: float = Field(1.5, ge=1.0, le=1000.0)
-    starts: int = Field(1000, gt=0)
+    starts: int = Field(1000, gt=0, le=MOST)
     schemes: list[str] = []
     seed: int = Field(0, ge=0)
     rules: Literal["hourly_2016", "per_second", "per_second_paid"] | None = None
@@ -64,8 +64,8 @@ class SimulateConfig(BaseModel):
     deadline: float | None = Field(None, ge=1.0, le=MOST)
     nodes: int = Field(16, gt=0, le=MOST)
     out: Path | None = None
-    ledger: int = Field(0, ge=0)
-    processes: int | None = Field(None, gt=0)
+    ledger: int = Field(0, ge=0, le=MOST)
+    processes: int | None = Field(None, gt=0, le=1024)
 
     def as_yaml(self) -> str:
         """The settings as YAML, without those that do not change results."""

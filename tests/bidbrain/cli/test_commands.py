@@ -236,6 +236,8 @@ def test_our_configs_load(name: str) -> None:
         (["--sweep", "boot_s=nan"], "sweep: boot_s takes whole numbers, found nan"),
         (["--sweep", "cap=inf"], "cap: Input should be"),
         (["--cap", "inf"], "cap: Input should be"),
+        (["--starts", "1000000000000"], "starts: Input should be less than or equal to 1000000"),
+        (["--processes", "1000000000"], "processes: Input should be less than or equal to 1024"),
         (["--deadline", "inf"], "deadline: Input should be"),
         (["--min-delta", "inf"], "min_delta: Input should be"),
         (["--on-demand", "c4.xlarge=1,c4.xlarge=2"], "--on-demand: found c4.xlarge twice, expected it once"),
