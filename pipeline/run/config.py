@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from pipeline.yaml_text import YamlTextError, read_yaml
 
 Whole = Annotated[int, Field(ge=0)]
+MOST_THREADS = 1024  # of a process; far beyond it OpenMP finds no memory for them
 
 
 class RunError(ValueError):
@@ -76,7 +77,7 @@ class PipelineConfig(_Strict):
     memory: str | None = None
     optimizer: TorchOptimizerConfig = TorchOptimizerConfig(kind="SGD", lr=0.01)  # type: ignore[call-arg]
     seed: Whole = 0
-    threads: PositiveInt = 1
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     plan: Path | None = None
 
     @model_validator(mode="after")
@@ -100,6 +101,8 @@ class PipelineConfig(_Strict):
             raise ValueError(
                 f"stages is {self.stages} and replicas has {len(self.replicas)} numbers, one per stage"
             )
+        if self.in_flight is not None and self.in_flight > self.minibatches:
+            raise ValueError(f"in_flight is {self.in_flight}, expected at most minibatches = {self.minibatches}")
         made = sum(self.replicas) if self.replicas != "auto" else self.stages
         if self.workers is not None and made not in ("auto", self.workers):
             raise ValueError(f"workers is {self.workers}, but stages and replicas make {made}")

@@ -86,6 +86,8 @@ def test_processes_have_the_bits_of_one_that_replays_them(
         ("mode=fast", "mode: Input should be"),
         ("colour=red", "colour: Extra inputs are not permitted"),
         ("epoch=3", "epoch is for modes stash and none"),
+        ("threads=1000000000", "threads: Input should be less than or equal to 1024"),
+        ("in_flight=1000000000", "in_flight is 1000000000, expected at most minibatches = "),
         ("memory=0.5KB", "alone needs"),
         ("plan=nowhere.txt", "nowhere.txt cannot be read"),
         ("recompute=auto", "recompute auto goes by memory"),
