@@ -25,6 +25,7 @@ from straggler.yaml_text import YamlTextError, read_yaml
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+MOST = 1_000_000  # of anything that is counted: each has its place in memory
 
 
 class _Strict(BaseModel):
@@ -37,7 +38,7 @@ class FlexRrConfig(_Strict):
     group_size: int = Field(default=FlexRrParameters.group_size, ge=0)
     initial: Share = 0.025
     follow_up: Share = 0.05
-    checks: int = Field(default=100, ge=1)
+    checks: int = Field(default=100, ge=1, le=MOST)
     threshold: Positive = 0.20
     checkpoint: Share = 0.75
     replication: Share = 1.0
@@ -81,14 +82,14 @@ class StragglerConfig(_Strict):
     """One table and one figure: every scheme on every pattern (or with every variant), over several seeds."""
 
     title: str = ""
-    workers: int = Field(64, ge=1)
-    machines: int = Field(8, ge=1)
-    iterations: int = Field(20, ge=1)
+    workers: int = Field(64, ge=1, le=MOST)
+    machines: int = Field(8, ge=1, le=MOST)
+    iterations: int = Field(20, ge=1, le=MOST)
     iteration_s: Positive = 1.0
-    units: int = Field(1000, ge=1)
+    units: int = Field(1000, ge=1, le=MOST)
     patterns: list[str] = Field(["slow-worker:200"], min_length=1)
     schemes: list[str] = Field(["bsp", "ssp:1", "bsp-rr", "flexrr"], min_length=1)
-    seeds: int = Field(3, ge=1)
+    seeds: int = Field(3, ge=1, le=MOST)
     seed: int = Field(0, ge=0)
     check_s: NotNegative = 0.0
     flexrr: FlexRrConfig = Field(default_factory=FlexRrConfig, validate_default=True)

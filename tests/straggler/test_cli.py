@@ -111,6 +111,7 @@ def test_machines_take_their_workers_along(tmp_path: Path) -> None:
             "patterns: found slow-worker:200 twice; expected each once",
         ),
         (["--workers", "0"], "", "options: workers is 0"),
+        (["--workers", "1000000000"], "", "options: workers is 1000000000"),
         (["--workers", "4", "--machines", "8"], "", "4 workers on 8 machines"),
         (
             ["--workers", "4", "--machines", "2"],
