@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from agileml.application import InputError
 from agileml.config.text import ConfigError
 from agileml.core.compute.contract import ContractError
-from agileml.core.compute.traces import user_trace
+from agileml.core.compute.traces import is_in_user_code, user_trace
 from agileml.core.compute.unit_error import UnitError
 from agileml.errors import RunError
 from agileml.runs.folder import StorageError
@@ -26,5 +26,8 @@ def blame_user(what: str) -> Iterator[None]:
     except ContractError as error:
         raise RunError(f"application: {error}") from error
     except Exception as error:
+        # Where no line of the user's asked for the memory, a number in the config did: a traceback tells nothing.
+        if isinstance(error, MemoryError) and not is_in_user_code(error):
+            raise RunError(f"{what}: {str(error) or 'out of memory'}") from error
         what = next(iter(getattr(error, "__notes__", ())), what)
         raise RunError(f"{what}: {type(error).__name__}: {error}", user_trace(error)) from error

@@ -13,6 +13,7 @@ INSTALLED = (
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
     "<frozen",
 )
+CYTHON = (".pyx", ".pxd")  # a compiled package names its sources as they lay when it was built
 
 
 def user_trace(error: BaseException) -> str:
@@ -31,5 +32,5 @@ def user_trace(error: BaseException) -> str:
 
 def is_in_user_code(error: BaseException) -> bool:
     """Whether a line of the user's own files was being run: otherwise a traceback tells the user nothing."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(not frame.filename.startswith(INSTALLED) for frame in frames)
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(not file.startswith(INSTALLED) and not file.endswith(CYTHON) for file in files)
