@@ -30,6 +30,7 @@ from agileml.config.pool import check_pool
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.supersteps import check_supersteps
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, located, nearest, show
+from agileml.config.units import Partitions, check_units
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
@@ -117,8 +118,6 @@ class CutsConfig(Section):
     max_clocks: PositiveInt = 64
 
 
-MOST_UNITS = 1 << 20  # each is computed on its own, and a set of them is a number with so many bits
-MOST_PARTITIONS = 4096  # each costs every worker a message a clock
 LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S = 0.005, 60.0  # that the transport's own heartbeats can keep
 
 
@@ -229,7 +228,7 @@ class JobConfig(Section):
         tuple[Positive, Positive], Field(strict=False), AfterValidator(_thresholds)
     ] = (1.0, 15.0)
     active_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] | None = None  # see `layout.partitions_for`
+    partitions: Partitions | None = None  # see `layout.partitions_for`
     cuts: CutsConfig = CutsConfig()
     heartbeat: HeartbeatConfig = HeartbeatConfig()
     checkpoint: CheckpointConfig | None = None
@@ -266,22 +265,7 @@ class JobConfig(Section):
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
         most = self.machines.max
-        for name in ("slices", "units_per_slice"):
-            value: int = getattr(self, name)
-            if value & (value - 1):
-                raise ConfigError(
-                    f"found {value}, expected a power of two ({_powers_around(value)})", key=(name,)
-                )
-        if self.slices * self.units_per_slice > MOST_UNITS:
-            raise ConfigError(
-                f"found {self.units_per_slice} with {self.slices} slices, expected at most {MOST_UNITS} units in all",
-                key=("units_per_slice",),
-            )
-        if self.slices < most:
-            raise ConfigError(
-                f"found {self.slices}, expected at least machines.max = {most}: every machine works on its own slices",
-                key=("slices",),
-            )
+        check_units(self.slices, self.units_per_slice, most)
         if self.deterministic and self.consistency.kind not in SAME_BITS:
             raise ConfigError(
                 f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits, "
@@ -365,11 +349,6 @@ def _inside(values: Mapping[str, Any], section: str, key: str, default: Any) -> 
     if isinstance(found, Section):
         return getattr(found, key)
     return found.get(key, default) if isinstance(found, Mapping) else default
-
-
-def _powers_around(value: int) -> str:
-    below = 1 << int(math.log2(value))
-    return f"{below} or {2 * below}"
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:

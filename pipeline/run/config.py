@@ -102,7 +102,9 @@ class PipelineConfig(_Strict):
                 f"stages is {self.stages} and replicas has {len(self.replicas)} numbers, one per stage"
             )
         if self.in_flight is not None and self.in_flight > self.minibatches:
-            raise ValueError(f"in_flight is {self.in_flight}, expected at most minibatches = {self.minibatches}")
+            raise ValueError(
+                f"in_flight is {self.in_flight}, expected at most minibatches = {self.minibatches}"
+            )
         made = sum(self.replicas) if self.replicas != "auto" else self.stages
         if self.workers is not None and made not in ("auto", self.workers):
             raise ValueError(f"workers is {self.workers}, but stages and replicas make {made}")
