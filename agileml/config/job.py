@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from agileml.config.balance import Balance, BalanceConfig, check_balance
+from agileml.config.balance import Balance, BalanceConfig, Partitions, check_balance, check_units
 from agileml.config.checkpoint_location import below_home, location
 from agileml.config.exchange import check_exchange, check_overlap
 from agileml.config.helping import Helping, HelpingConfig, check_helping
@@ -30,7 +30,6 @@ from agileml.config.pool import check_pool
 from agileml.config.section import Positive, PositiveInt, Section, validate
 from agileml.config.supersteps import check_supersteps
 from agileml.config.text import ConfigError, Document, Key, apply_flags, dump_yaml, located, nearest, show
-from agileml.config.units import Partitions, check_units
 
 __all__ = ["ConfigError", "JobConfig", "dump", "from_values", "load"]
 
