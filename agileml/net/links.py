@@ -23,6 +23,28 @@ EXPRESS_BYTES = 32 << 10  # messages with arrays of up to this size take the exp
 UNDER_WAY = -1  # the urgency of a message of which a part has left
 
 
+@dataclass(frozen=True)
+class Pipe:
+    """How much of a connection's data may wait where no more urgent message overtakes it.
+
+    In libzmq so many ZeroMQ messages with frames of so many bytes, and in the kernel `send_buffer_bytes` (0: as many as
+    it likes, 4 MB on most systems).
+    """
+
+    frame_bytes: int = wire.FRAME_BYTES
+    messages: int = PIPE_MESSAGES
+    send_buffer_bytes: int = 0
+
+    def apply(self, socket: Any) -> None:
+        """Set the limits of a socket that is not connected yet."""
+        socket.setsockopt(zmq.SNDHWM, self.messages)
+        if self.send_buffer_bytes:
+            socket.setsockopt(zmq.SNDBUF, self.send_buffer_bytes)
+
+
+WIDE = Pipe()
+
+
 @dataclass(order=True)
 class _Waiting:
     """A message that waits for room in libzmq's queue: the frames of its ZeroMQ messages that have not left."""

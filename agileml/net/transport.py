@@ -34,7 +34,7 @@ from agileml.net.events import (
 )
 from agileml.net.inbox import Inbox, Room
 from agileml.net.keys import Gate, KeyPair
-from agileml.net.links import PIPE_MESSAGES, Lanes, Link, connection_ids
+from agileml.net.links import WIDE, Lanes, Link, Pipe, connection_ids
 from agileml.net.listening import MOST_TRIES, TransportError, listen, private_socket_path
 from agileml.net.liveness import HeartbeatTimes, Monitor, PeerHeartbeats, set_reconnects
 from agileml.net.tally import Tally
@@ -49,8 +49,8 @@ class Transport:
 
     name: of this process, unique in the run. node_ip: its node's address as the cluster knows it; peers of the same
     node_ip talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to any host.
-    queue_bytes: how much may wait for one peer beyond libzmq's own queue of `pipe_messages` frames, which keep their
-    order.
+    queue_bytes: how much may wait for one peer beyond `pipe`, in which messages keep their order. remote_pipe: of peers
+    with another node_ip, if it is another one.
 
     Raises TransportError when the folder is not private or too long, or the address cannot be bound.
     """
@@ -65,9 +65,9 @@ class Transport:
         curve: bool = True,
         heartbeat: HeartbeatTimes | None = None,
         io_threads: int = 1,
-        frame_bytes: int = wire.FRAME_BYTES,
         queue_bytes: int = QUEUE_BYTES,
-        pipe_messages: int = PIPE_MESSAGES,
+        pipe: Pipe = WIDE,
+        remote_pipe: Pipe | None = None,
     ) -> None:
         if curve and keys is None:
             raise TransportError(
@@ -77,9 +77,8 @@ class Transport:
         self._name = name
         self._keys = keys if curve else None
         self._heartbeat = heartbeat or HeartbeatTimes()
-        self._frame_bytes = frame_bytes
         self._queue_bytes = queue_bytes
-        self._pipe_messages = pipe_messages
+        self._pipe, self._remote_pipe = pipe, remote_pipe or pipe
         self._ipc_path = private_socket_path(ipc_folder)
         self._incarnation = secrets.randbits(64)
         self._connection_ids = connection_ids()
@@ -294,15 +293,16 @@ class Transport:
         self._poll_items.append((item, zmq.POLLIN))
 
     def _link(self, address: Address, endpoint: str, local: bool, *, express: bool = False) -> Link:
+        pipe = self._pipe if local or express else self._remote_pipe
         return Link(
-            self._name, address.incarnation, lambda: self._push_socket(endpoint, local), self._connection_ids,
-            self._frame_bytes, self._queue_bytes, express=express,
+            self._name, address.incarnation, lambda: self._push_socket(endpoint, local, pipe), self._connection_ids,
+            pipe.frame_bytes, self._queue_bytes, express=express,
         )  # fmt: skip
 
-    def _push_socket(self, endpoint: str, local: bool) -> Any:
+    def _push_socket(self, endpoint: str, local: bool, pipe: Pipe) -> Any:
         socket = self._context.socket(zmq.PUSH)
         socket.linger = 0
-        socket.setsockopt(zmq.SNDHWM, self._pipe_messages)
+        pipe.apply(socket)
         set_reconnects(socket)
         self._secure(socket, local)
         socket.connect(endpoint)

@@ -17,6 +17,7 @@ import pytest
 from agileml.events.terms import Loss
 from agileml.net.events import Address, Event, MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
+from agileml.net.links import Pipe
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
 from tests.agileml.net.transport_rig import ELSEWHERE, HERE, gather, of_kind, peer_process
@@ -153,7 +154,7 @@ class Relay:
 def relayed(folder: Path) -> Iterator[tuple[Transport, Transport, Relay, Address]]:
     """Two transports; what a sends to b goes through a relay."""
     with (
-        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, frame_bytes=1 << 18) as a,
+        Transport("a", node_ip=HERE, ipc_folder=folder, keys=KEYS, pipe=Pipe(frame_bytes=1 << 18)) as a,
         Transport("b", node_ip=ELSEWHERE, ipc_folder=folder, keys=KEYS) as b,
     ):
         relay = Relay(b.address.tcp)

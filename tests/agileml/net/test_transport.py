@@ -16,7 +16,7 @@ from agileml.events.terms import Loss
 from agileml.net.codec import Codec
 from agileml.net.events import MessageReceived, PeerConnected, PeerLost
 from agileml.net.keys import KeyPair
-from agileml.net.links import EXPRESS_BYTES
+from agileml.net.links import EXPRESS_BYTES, Pipe
 from agileml.net.listening import TransportError
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
@@ -42,7 +42,7 @@ def open_transport(name: str, folder: Path, node_ip: str = HERE, **options: obje
 @pytest.fixture(params=[HERE, ELSEWHERE], ids=["ipc", "curve"])
 def pair(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Transport, Transport]]:
     """Two transports of one process that are connected both ways."""
-    a = open_transport("a", folder, frame_bytes=FRAME_BYTES)
+    a = open_transport("a", folder, pipe=Pipe(frame_bytes=FRAME_BYTES))
     b = open_transport("b", folder, request.param)
     with a, b:
         a.connect(b.address)
@@ -72,7 +72,7 @@ def test_arrays_of_any_size_come_back_from_another_process(folder: Path, node_ip
     sizes = [0, 1, 33_000, FRAME_BYTES, FRAME_BYTES + 1, 10 * FRAME_BYTES, 20_000_003]
     arrays = [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]
     with (
-        open_transport("a", folder, frame_bytes=FRAME_BYTES) as a,
+        open_transport("a", folder, pipe=Pipe(frame_bytes=FRAME_BYTES)) as a,
         peer_process("b", node_ip, folder, KEYS, a.address) as (address, _),
     ):
         assert (address.node_ip == HERE) == (address.node_ip == a.address.node_ip)
