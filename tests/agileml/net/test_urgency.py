@@ -11,7 +11,9 @@ import pytest
 import zmq
 
 from agileml.net import wire
-from agileml.net.links import Link
+from agileml.net.events import Address
+from agileml.net.links import Link, Pipe
+from agileml.net.transport import Transport
 
 FRAME_BYTES = 100_000
 PIPE = 2  # ZeroMQ messages that libzmq takes before anybody listens
@@ -87,3 +89,27 @@ def test_a_reset_counts_what_had_not_left(line: Line) -> None:
     for urgency in (1, 0, 2, 0, 1):
         line.send(urgency, parts=1)
     assert line.link.reset() == 5 - PIPE
+
+
+@pytest.mark.parametrize(("node_ip", "frame_bytes"), [("127.0.0.1", 40_000), ("127.0.0.2", 20_000)])
+def test_peers_on_other_hosts_have_a_pipe_of_their_own(
+    node_ip: str, frame_bytes: int, tmp_path: Path
+) -> None:
+    elements = 120_000
+    pipes = {"pipe": Pipe(frame_bytes=40_000), "remote_pipe": Pipe(20_000, 1, 50_000)}
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        pull.bind(f"ipc://{tmp_path}/b")
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        b = Address("b", node_ip, f"tcp://127.0.0.1:{port}", f"ipc://{tmp_path}/b", 7)
+        with Transport(
+            "a", node_ip="127.0.0.1", ipc_folder=tmp_path / "a", keys=None, curve=False, **pipes
+        ) as a:
+            a.connect(b)
+            assert a.send("b", b"", [np.zeros(elements, np.uint8)])
+            parts: list[int] = []
+            while sum(parts) < elements:
+                a.receive(0.01)
+                if pull.poll(10):
+                    _, *arrays = pull.recv_multipart()
+                    parts += map(len, arrays)
+    assert set(parts) == {frame_bytes}
