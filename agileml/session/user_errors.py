@@ -26,8 +26,8 @@ def blame_user(what: str) -> Iterator[None]:
     except ContractError as error:
         raise RunError(f"application: {error}") from error
     except Exception as error:
+        what = next(iter(getattr(error, "__notes__", ())), what)
         # Where no line of the user's asked for the memory, a number in the config did: a traceback tells nothing.
         if isinstance(error, MemoryError) and not is_in_user_code(error):
             raise RunError(f"{what}: {str(error) or 'out of memory'}") from error
-        what = next(iter(getattr(error, "__notes__", ())), what)
         raise RunError(f"{what}: {type(error).__name__}: {error}", user_trace(error)) from error
