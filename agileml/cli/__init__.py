@@ -12,9 +12,11 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 import bidbrain.cli
@@ -63,6 +65,14 @@ aws.mount(app)
 kubernetes.mount(app)
 
 
+@cache
+def _command() -> TyperGroup:
+    """All commands with their options, read from the annotations once for all calls of `main`."""
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperGroup)
+    return command
+
+
 def _sentence(error: TyperException) -> str:
     if isinstance(error, typer.BadParameter) and error.param is None:
         message = error.message  # names its subject itself
@@ -85,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # no name or sign may end a run that is done
     status: object = 1
     try:
-        status = app(args=arguments, standalone_mode=False)
+        status = _command()(args=arguments, standalone_mode=False)
     except OSError as error:  # of `print`: commands name the files that they write
         if error.filename is not None or error.errno not in FULL:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -136,8 +137,9 @@ def urgency_of(message: object) -> int:
     return LAST
 
 
+@cache
 def run_codec() -> Codec:
-    """The codec of everything that travels in a run."""
+    """The codec of everything that travels in a run: one for all threads of a process."""
     return Codec([*get_args(Message), Peers, Usage, Unread, Worked, Spans, Ping, Pong])
 
 
