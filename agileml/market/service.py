@@ -159,9 +159,10 @@ class OpenMarket:
             self._events.write(Warned(f"market: {sentence}"))
 
     def _may_wait_for(self, error: CloudError) -> bool:
-        """True while credentials have expired: the user can renew them, and the instances train on meanwhile."""
-        is_ending = self._stopping.is_set()
-        return isinstance(error, CredentialsError) and not is_ending and bool(self.state.open_instances())
+        """True while credentials have expired: the user can renew them, and the instances train on meanwhile. Without
+        instances nothing would come of waiting."""
+        is_ending, holds = self._stopping.is_set(), any(self.state.open_instances())
+        return isinstance(error, CredentialsError) and not is_ending and holds
 
     def _has_failed_too_often(self) -> bool:
         """Count a failure of the market; True if there were too many of them."""

@@ -82,6 +82,26 @@ def test_credentials_that_expire_pause_buying_until_they_are_renewed(
     assert rig.backend.market.held() == ()
 
 
+def test_credentials_that_never_sufficed_end_a_run_that_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing trains meanwhile, so waiting for somebody to renew them would cost the head for ever."""
+    monkeypatch.setattr(market_service, "AGAIN_S", 0.02)
+    monkeypatch.setattr(market_service, "MOST_FAILURES", 3)
+    rig = MarketRig(job(8, job_hours=0.1), tmp_path)
+    rig.backend.fails_every = 1
+
+    def recover(clock: int) -> None:
+        """So that a run which waits all the same comes to its end."""
+        if rig.backend.moody.failures > 100:
+            rig.backend.moody.every = NEVER
+
+    rig.on_clock = recover
+    rig.backend.may_leave = True
+    with pytest.raises(RunError, match="market: no credentials just now"):
+        rig.run()
+
+
 def test_a_market_that_fails_for_good_ends_the_run_and_says_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
