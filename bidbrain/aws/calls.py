@@ -3,7 +3,7 @@ sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -127,6 +127,16 @@ def refusal(code: str, message: str, what: str) -> CloudError:
     return KnownTokenError(sentence) if code == KNOWN_TOKEN else RefusedError(sentence)
 
 
+def _refused(answer: Mapping[str, Any], what: str) -> CloudError:
+    """The error for an answer that is one. EC2 says with status 500, too, that it has no capacity: nothing was sold."""
+    found, status = answer.get("Error", {}), answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    told = refusal(str(found.get("Code")), str(found.get("Message")), what)
+    if status < 500 or isinstance(told, CapacityError | QuotaError):
+        return told
+    # botocore makes up the code of an answer that has none, as from a load balancer: the status.
+    return UnknownOutcomeError(str(told) if found.get("Message") else f"{what}: AWS answers {status}")
+
+
 @contextmanager
 def errors(what: str) -> Iterator[None]:
     """Errors of boto as errors of the protocol; an answer that never came is an unknown outcome."""
@@ -144,11 +154,7 @@ def errors(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        found = error.response.get("Error", {})
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if status >= 500:
-            raise UnknownOutcomeError(f"{what}: AWS answers {status}") from None
-        raise refusal(str(found.get("Code")), str(found.get("Message")), what) from None
+        raise _refused(error.response, what) from None
     except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
         raise CredentialsError(f"{what}: {error}") from None
     except (HTTPClientError, ConnectionError) as error:

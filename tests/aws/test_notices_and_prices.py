@@ -29,7 +29,7 @@ from bidbrain.live.cloud import (
     RefusedError,
     UnknownOutcomeError,
 )
-from tests.aws.layer import Ec2Layer
+from tests.aws.layer import Ec2Layer, failure
 from tests.aws.metadata import Metadata
 from tests.thorough import examples
 
@@ -193,6 +193,34 @@ def test_what_botocore_repeats_has_no_known_outcome() -> None:
     }
     for code in codes - {"LimitExceededException"}:
         assert type(refusal(code, "-", "3 x c5@a")) is UnknownOutcomeError, code
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "said"),
+    [
+        (
+            "InsufficientInstanceCapacity",
+            "No m5.large.",
+            CapacityError,
+            "InsufficientInstanceCapacity, No m5.large",
+        ),
+        (
+            "InternalError",
+            "An error has occurred",
+            UnknownOutcomeError,
+            "InternalError, An error has occurred",
+        ),
+        ("Strange", "So it is", UnknownOutcomeError, "Strange, So it is"),
+        ("502", "", UnknownOutcomeError, "500"),
+    ],
+)
+def test_an_answer_of_status_500_says_its_code(
+    code: str, message: str, kind: type[CloudError], said: str
+) -> None:
+    """EC2 answers so where it has no capacity for the head, too: its own sentence is what helps."""
+    with pytest.raises(CloudError) as found, errors("head demo"):
+        raise failure(code, message, "RunInstances", 500)
+    assert type(found.value) is kind and str(found.value) == f"head demo: AWS answers {said}"
 
 
 def test_credentials_that_do_not_come_are_waited_for_as_those_that_are_over() -> None:
