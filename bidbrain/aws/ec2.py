@@ -48,7 +48,8 @@ PULSE_S = 120  # capacity cannot be seen: a policy that waits for it asks again 
 UNSEEN_S = 600  # a new machine may not be listed yet; after this it is gone
 BATCH = 200
 EVICTED_CODES = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
-ALIVE = ["pending", "running", "stopping", "stopped"]
+STOPPED = ("stopping", "stopped")
+ALIVE = ["pending", "running", *STOPPED]
 _ID = re.compile(r"i-[0-9a-f]+")
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
@@ -281,9 +282,14 @@ class Ec2:
         return tuple(_machine(each) for each in self._describe([filters]))
 
     def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
+        """See `live.cloud.Cloud`. One that was stopped, by its user or by AWS, is terminated, and has ended then: it
+        would never join the cluster again, and its watchdog is gone."""
         now_s = self._now_s()
         seen = {each["InstanceId"]: each for each in self._describe(_by_id(instance_ids))}
         fates = []
+        if stopped := [name for name, each in seen.items() if each["State"]["Name"] in STOPPED]:
+            with suppress(CloudError):  # the next call tries it again
+                self._terminate(stopped)
         for instance_id in instance_ids:
             instance = seen.get(instance_id)
             if instance is None:

@@ -26,6 +26,7 @@ from bidbrain.live.cloud import (
 )
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Answered, HourPassed, Noticed, Troubled
+from bidbrain.setting import ON_DEMAND_ZONE
 from tests.aws.ground import TYPES, USD, AwsGround
 from tests.aws.kill_campaign import KillCampaign, forget
 from tests.aws.layer import REGION, Ec2Layer
@@ -284,6 +285,27 @@ def test_a_notice_by_queue_an_eviction_and_a_machine_instead(ec2: Ec2Layer, moto
         "(JSONDecodeError: Expecting value: line 1 column 1 (char 0)); a warning may have been among them, and comes "
         "from the machine itself, too"
     )
+
+
+def test_a_reliable_machine_that_is_stopped_is_ended_and_another_bought(ec2: Ec2Layer) -> None:
+    """In the console, or by AWS where its hardware is retired. It would run nothing of ours when started again."""
+    ground, log = AwsGround(ec2, "stopped"), Memory()
+    stopped: list[str] = []
+
+    def stop() -> None:
+        assert ground.service is not None
+        held = ground.service.state.open_instances()
+        stopped.extend(each.instance_id for each in held if each.market.zone == ON_DEMAND_ZONE)
+        ec2.client.stop_instances(InstanceIds=stopped)
+
+    ground.events[ground.start_s + 600] = stop
+    assert ground.play(log).finished
+    assert len(stopped) == 2 and not ec2.alive("stopped")
+    ended = {each.instance_id: each.at_s for each in ground.cloud.ended(tuple(stopped))}
+    assert ended.keys() == set(stopped)
+    assert ground.service is not None
+    grants = [e for e in ground.service.state.ledger().entries if e.kind is EntryKind.GRANT]
+    assert sum(e.market is not None and e.market.zone == ON_DEMAND_ZONE for e in grants) == 4
 
 
 def test_the_budget_ends_it(ec2: Ec2Layer) -> None:
