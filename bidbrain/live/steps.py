@@ -43,6 +43,7 @@ class DecisionSteps:
         self.retry_s = NEVER_S
         self._job, self._held, self._watch = job, held, watch
         self._heard_s = 0
+        self._unplaced: set[int] = set()  # orders of this process that the cloud has not heard of
 
     def hear(self, now_s: int) -> None:
         """Pass notices on, whatever other call has no answer: the machines have two minutes."""
@@ -112,7 +113,7 @@ class DecisionSteps:
                     self._job.put(Passed(at_s, may.why))
                     return
                 due_s = at_s + plan.setting.bidding.grant_delay_s
-                self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
+                self._order(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, due_s))
             case BuyOnDemand():
                 together = self._job.cloud.together
                 may = allowed_on_demand(step, plan.setting, state, plan.limits, at_s, together)
@@ -120,7 +121,11 @@ class DecisionSteps:
                     self._job.put(Passed(at_s, may.why))
                     return
                 market = plan.setting.reliable.market
-                self._job.put(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, at_s))
+                self._order(Ordered(at_s, state.orders, market, may.vcpus, may.parts, may.bid, at_s))
+
+    def _order(self, ordered: Ordered) -> None:
+        self._job.put(ordered)
+        self._unplaced.add(ordered.order)
 
     def ask(self, pending: Pending, at_s: int) -> bool:
         """Place an order, or ask about it again; False: no answer yet."""
@@ -139,13 +144,19 @@ class DecisionSteps:
         return True
 
     def _bought(self, pending: Pending) -> tuple[tuple[Instance, ...], str]:
-        """The instances of an order, or none and why."""
+        """The instances of an order, or none and why. On a cloud a job that ends places none that it has not placed
+        before: as one after another is asked about, an answer that is missing may have held up the rest."""
+        state = self._job.state
+        ends = state.draining is not None or state.closing is not None
+        if ends and not self._job.cloud.together and pending.ordered.order in self._unplaced:
+            return (), "it was not placed: the job ends"
+        self._unplaced.discard(pending.ordered.order)
         try:
             return self._job.cloud.acquire(pending.order), ""
         except RefusedError as error:
             return (), str(error)
         except MarketClosedError as error:
-            if self._job.state.closing is None:
+            if state.closing is None:
                 raise
             return (), str(error)
 

@@ -56,6 +56,34 @@ def test_what_an_order_without_an_answer_bought_is_given_back() -> None:
     assert job.service.state.closed is not None and not job.cloud.running
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_orders_that_were_not_placed_when_the_job_ends_are_not_placed(is_finished: bool) -> None:
+    """They were decided together, and the first of them had no answer: it alone may have bought something."""
+
+    def two_orders(now_s: int, view: MarketView) -> Decision:
+        if now_s == BEGIN_S:
+            return Decision((), "wait", now_s + 300)
+        return Decision((Request(SMALL, 1, ON_DEMAND, 2), Request(LARGE, 1, ON_DEMAND, 2)), "4", now_s + 300)
+
+    job = LoneJob(two_orders)
+    job.after(0)
+    job.cloud.fails["acquire"] = NO_ANSWER
+    job.after(300)
+    assert len(job.service.state.pending) == 2
+    job.cloud.fails.clear()
+    if is_finished:
+        job.engine.finished_s = job.at_s
+    else:
+        job.service.stop("told to stop")
+    job.after(10)
+    assert list(job.cloud.bought) == ["job-0", "job-1"]
+    assert not job.service.state.pending
+    job.engine.is_drained = True
+    job.after(10)
+    job.after(10)
+    assert job.service.state.closed is not None and not job.cloud.running
+
+
 @pytest.mark.parametrize("late_s", [10, 100])
 @pytest.mark.parametrize("ending", [Ending.EVICTED, Ending.TERMINATED])
 def test_a_machine_that_is_given_back_while_it_is_taken_stops_nothing(ending: Ending, late_s: int) -> None:
