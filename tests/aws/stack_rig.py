@@ -134,10 +134,10 @@ class _FusedElsewhere:
 
     def __init__(self, home: FusedAws, aws: Aws) -> None:
         self._home, self._aws = home, aws
-        self._formation = FormationLayer(aws.client("cloudformation"), aws.client("ec2"))
+        self.formation = FormationLayer(aws.client("cloudformation"), aws.client("ec2"))
 
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any:
-        made = self._formation if service == "cloudformation" else self._aws.client(service, attempts)
+        made = self.formation if service == "cloudformation" else self._aws.client(service, attempts)
         return _FusedClient(self._home, service, made)
 
     def at(self, region: str) -> _FusedElsewhere:

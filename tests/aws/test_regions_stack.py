@@ -151,6 +151,20 @@ def test_machines_in_both_regions_are_ended_before_the_networks_go(rig: StackRig
     assert not rig.leftovers()
 
 
+def test_a_region_that_the_config_lost_is_removed_though_its_group_is_in_use_for_a_while(
+    rig: StackRig,
+) -> None:
+    """Only the limits in the bucket say that there is one: they stay until it is gone."""
+    rig.up()
+    whole = rig.site
+    rig.site = whole.model_copy(update={"regions": {}})
+    rig.aws.at(WEST).formation.clings = {"Group": "resource sg-1 has a dependent object"}
+    rig.down()
+    rig.site = whole
+    assert [step.kind for step in rig.told].count(PartKind.REGION) == 2
+    assert not rig.leftovers()
+
+
 def test_a_plan_looks_at_every_region(rig: StackRig) -> None:
     """Of another region the zones, types, image, spot quota and network; what is wrong there begins with its name."""
     facts = read_facts(rig.plain, rig.site)

@@ -335,11 +335,13 @@ def teardown(parts: Iterable[Part]) -> tuple[Step, ...]:
 
     To be asked again until nothing is left. The stacks have the instances' groups and roles, and instances write data,
     so both go when the last instance has ended; instances may have been bought meanwhile. Other regions go first: what
-    the head may do there hangs on its role.
+    the head may do there hangs on its role, and only the limits, which are among the objects, may know of them.
     """
     parts = tuple(parts)
     wait = any(each.kind in RUNNING for each in parts) or any(each.is_ending for each in parts)
     now = REMOVAL[: REMOVAL.index(PartKind.PEERING)] if wait else REMOVAL
+    if any(each.region for each in parts):
+        now = tuple(kind for kind in now if kind not in DATA)
     going = [each for each in parts if each.kind in now and not each.is_ending]
     going.sort(key=lambda each: (REMOVAL.index(each.kind), each.region, each.name, each.part_id))
     return tuple(Step(Action.REMOVE, each.kind, each.name, "it is ours", each, each.region) for each in going)
