@@ -262,6 +262,11 @@ def run_user_data(tmp_path: Path, venv: str = "exit 0") -> list[str]:
     data = resource(wanted(limits, there), "NodeTemplate")["LaunchTemplateData"]
     text = base64.b64decode(data["UserData"]).decode()
     text = text.replace("/opt/proteus", str(tmp_path / "opt"))
+    text = text.replace("/var/lib/cloud", str(tmp_path / "cloud"))
+    text = text.replace("/proc/sys/kernel/random/boot_id", str(tmp_path / "boot_id"))
+    (tmp_path / "cloud" / "data").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "cloud" / "data" / "instance-id").write_text("i-0abc\n")
+    (tmp_path / "boot_id").write_text("first\n")
     path = {"PATH": f"{tools}:/usr/bin:/bin"}
     subprocess.run(["/bin/bash", "-c", text], env=path, capture_output=True, check=False)
     return log.read_text().splitlines()
@@ -271,6 +276,24 @@ def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> Non
     """A failing install leaves the shutdown set."""
     said = run_user_data(tmp_path)
     assert said[0].startswith("shutdown -h +30") and said[1].startswith("aws s3 cp") and len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "instance_id", "ends"),
+    [("first", "i-0abc", False), ("second", "i-0abc", True), ("second", "i-0abcd", False)],
+)
+def test_a_machine_that_boots_again_ends(
+    tmp_path: Path, boot_id: str, instance_id: str, *, ends: bool
+) -> None:
+    """What systemd-run started is gone then, the watchdog too, and user data run once. A machine that was made from an
+    image of this one is another machine."""
+    said = run_user_data(tmp_path)
+    (tmp_path / "cloud" / "data" / "instance-id").write_text(f"{instance_id}\n")
+    (tmp_path / "boot_id").write_text(f"{boot_id}\n")
+    (script,) = (tmp_path / "cloud" / "scripts" / "per-boot").iterdir()
+    subprocess.run([script], env={"PATH": f"{tmp_path / 'tools'}:/usr/bin:/bin"}, check=True)
+    then = (tmp_path / "log").read_text().splitlines()[len(said) :]
+    assert then == (["shutdown -h now proteus: this machine has booted again"] if ends else [])
 
 
 def test_an_image_with_another_package_keeps_nothing_of_it(tmp_path: Path) -> None:

@@ -5,6 +5,18 @@ digest=abcdef0123456789 package=s3://proteus-demo-123456789012-us-east-1/proteus
 set -euo pipefail
 export AWS_DEFAULT_REGION=$region HOME=/root
 shutdown -h +30 "proteus: this machine was not ready in time"
+if [ $role = node ]; then  # one that boots again would run nothing of the job, not even its watchdog
+  cloud=/var/lib/cloud
+  id=$(cat $cloud/data/instance-id) boot=$(cat /proc/sys/kernel/random/boot_id)
+  mkdir -p $cloud/scripts/per-boot
+  cat > $cloud/scripts/per-boot/proteus <<END
+#!/bin/sh
+# Not on a machine that was made from an image of this one.
+grep -q $boot /proc/sys/kernel/random/boot_id || ! grep -qx $id $cloud/data/instance-id ||
+  shutdown -h now "proteus: this machine has booted again"
+END
+  chmod 755 $cloud/scripts/per-boot/proteus
+fi
 home=/opt/proteus
 if [ "$(cat $home/digest 2>/dev/null)" != $digest ]; then  # an image may bring the package along
   rm -rf $home  # pip would keep another build of the same version
