@@ -79,6 +79,7 @@ class JobState:
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: set[str] = set()
         self.at_risk: set[int] = set()  # allocations with an instance that the cloud has warned of
+        self._early: list[InstanceNotice] = []  # of instances that no order was answered with yet
         self.draining: Draining | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
@@ -109,6 +110,7 @@ class JobState:
                 self._order(record)
             case Answered():
                 self._answer(record)
+                self._warn(record.at_s, self._early)
             case Passed():
                 self.replacing = self.replacing.bought(self._wanted, 0)
                 self.cursor += 1
@@ -205,14 +207,21 @@ class JobState:
         """Remember notices. A rebalance hint is in the ledger too: it says something about its pool."""
         for notice in record.notices:
             self.noticed.add(notice.notice_id)
+        self._warn(record.at_s, (*self._early, *record.notices))
+
+    def _warn(self, now_s: int, notices: Iterable[InstanceNotice]) -> None:
+        """Take notices of instances that are held, and keep the others as long as an order has no answer."""
+        self._early = []
+        for notice in notices:
             number = self._number_of(notice.instance_id)
             if number is None:
+                self._early += [notice] if self.pending else []
                 continue
             self.at_risk.add(number)
             self.heard |= self.decided is not None and self.decided.wake_on_notice
             if notice.alert is Alert.REBALANCE:
                 entries = self.account.entries
-                at_s = max(record.at_s, entries[-1].at_s if entries else record.at_s)
+                at_s = max(now_s, entries[-1].at_s if entries else now_s)
                 self.account.hint(at_s, self._open(number))
 
     @property

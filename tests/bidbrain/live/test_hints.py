@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from bidbrain.accounts.ledger import EntryKind
-from bidbrain.live.cloud import Alert, InstanceNotice
+from bidbrain.live.cloud import Alert, InstanceNotice, UnknownOutcomeError, notice_of
 from bidbrain.live.decide import Measurements, view_of
 from bidbrain.live.guards import Guards
 from bidbrain.live.journal import Decided, Ordered
 from bidbrain.live.replay import Replay
 from bidbrain.live.service import Service
+from bidbrain.policy.base import Decision, MarketView, Request
 from bidbrain.policy.registry import find_scheme
+from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of
 from tests.bidbrain.makers import pool
 from tests.bidbrain.policy.test_today import setting_of
@@ -108,3 +110,33 @@ def test_what_the_running_job_measured_is_what_the_policy_sees(measured: Measure
     plain = view_of(setting, service.state, quotes, Measurements(), Guards(), 0.0)
     view = view_of(setting, service.state, quotes, measured, Guards(), 0.0)
     assert ((view.job, view.offers) == (plain.job, plain.offers)) is same
+
+
+@pytest.mark.parametrize("alert", [Alert.REBALANCE, Alert.TERMINATE])
+def test_a_warning_that_comes_before_the_answer_of_its_order_is_kept_for_it(alert: Alert) -> None:
+    """The cloud says it once. The machine was bought, and the answer lost."""
+
+    def one(now_s: int, view: MarketView) -> Decision:
+        wanted = () if view.holdings else (Request(SMALL, 1, ON_DEMAND),)
+        return Decision(wanted, "one", now_s + 300, wake_on_notice=True)
+
+    job = LoneJob(one)
+    job.cloud.is_answer_lost = True
+    job.cloud.fails[SMALL.zone] = UnknownOutcomeError("no answer")
+    job.after(0)
+    (victim,) = (each for each in job.cloud.running.values() if each.market == SMALL)
+    job.cloud.open_notices = (
+        notice_of(alert, "i-of-another-job", job.at_s + 120),
+        notice_of(alert, victim.instance_id, job.at_s + 120),
+    )
+    job.after(10)
+    job.cloud.open_notices = ()
+    job.cloud.fails.clear()
+    decided = len(job.of(Decided))
+    job.after(10)
+    job.after(10)
+    assert job.service.state.warned == {0}
+    assert len(job.of(Decided)) == decided + 1, "it is asked at once"
+    hints = [each for each in job.service.state.account.entries if each.kind is EntryKind.NOTICE]
+    assert len(hints) == (alert is Alert.REBALANCE)
+    assert type(job.service.state)(job.setting, job.log.records).warned == {0}
