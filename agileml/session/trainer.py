@@ -248,4 +248,5 @@ def _script() -> ScriptSource:
             "trainer.run(train)"
         )
     source = ScriptSource.read(path)
-    return ScriptSource(source.text, source.path, tuple(sys.argv[1:]))
+    package = getattr(main, "__package__", None) or ""  # of python -m
+    return ScriptSource(source.text, source.path, tuple(sys.argv[1:]), package)

@@ -23,6 +23,7 @@ from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.source import UserCode
 
 _here = threading.local()
+LONGEST_END_S = 10.0  # that a script may take to end where it waits: its `with` and `finally`
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,11 @@ class Script:
                 )
 
     def stop(self) -> None:
-        """End it where it waits."""
+        """End it where it waits. Another one may begin then: arguments, main module and random numbers are the
+        process' own."""
         if self._thread is not None:
             self._turns.put(None)
+            self._thread.join(LONGEST_END_S)
 
     def _answer_to(self, begin: Callable[[], None]) -> Answer:
         """Let the script's thread run until it hands over."""
