@@ -26,8 +26,11 @@ class LoopStepper(Stepper):
 
     A span is final at step(). Once it is known how often the loop calls backward for a batch, it is final when the last
     of these calls has its gradient, as in a Stepper. Until step() the script sees the gradients in `parameter.grad`,
-    and must not change them: they are this machine's share, and may be on their way already.
+    and must not change them: they are this machine's share, and may be on their way already. A backward outside of a
+    batch, as of an evaluation between a step and the next batch, is the script's own affair.
     """
+
+    _is_of_batch = False  # a backward of the present batch goes on
 
     script: Script
     turn_of: Callable[[], tuple[int, float]]  # the present clock's number of the pass and factor of the rates
@@ -73,8 +76,12 @@ class LoopStepper(Stepper):
                 )
             self._is_last = is_last_piece and number == usual
             if math.isfinite(found) or self.may_overflow:
-                with self._filling():
-                    original(self._weighted(loss, share))
+                self._is_of_batch = True
+                try:
+                    with self._filling():
+                        original(self._weighted(loss, share))
+                finally:
+                    self._is_of_batch = False
                 self._version = self._flat_gradient()._version
             return found
 
@@ -115,8 +122,8 @@ class LoopStepper(Stepper):
         take = super()._hook(span)
 
         def accumulated(parameter: nn.Parameter) -> None:
-            if self._gradient is None:
-                return  # no batch is out: it is the script's own affair
+            if not self._is_of_batch:
+                return
             shown = self._shown.get(span.name)
             if shown is None:
                 take(parameter)

@@ -138,6 +138,29 @@ def test_backwards_of_one_batch_add_up(tmp_path: Path, body: str, same: str) -> 
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
+SALIENCY = """
+model.eval()
+pixels = batch[0][:5].clone().requires_grad_()
+model(pixels)[:, 0].sum().backward()
+assert pixels.grad.abs().sum() > 0 and model[0].weight.grad.abs().sum() > 0
+model.zero_grad()
+model.train()
+"""
+
+
+def test_a_backward_between_two_batches_is_the_scripts_own(tmp_path: Path) -> None:
+    """As of an evaluation: it counts in no batch."""
+    head = HEAD.replace("nn.BatchNorm1d(24), ", "").replace(
+        "nn.Dropout(0.1), ", ""
+    )  # so that gradients stream
+    found = []
+    for number, between in enumerate(("", SALIENCY)):
+        path = script(tmp_path, head=head, rest=loop(BODY + between))
+        result = trained(path, tmp_path / str(number), clocks=4, slices=1, machines=ONE)
+        found.append(result.parameters["parameters"])
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 def test_a_body_may_change_its_batch_in_place(tmp_path: Path) -> None:
     """The batch that is tried three times is the same each time: with the second shift its classes are none."""
     path = script(
