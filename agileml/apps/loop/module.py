@@ -165,6 +165,7 @@ class ScriptModule(TorchModule):
         else:
             stepper = LoopStepper(flat, no_objective)
         stepper.script = self.script
+        stepper.is_tried = self._is_spent
         stepper.turn_of = self._turn
         return stepper
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from agileml.application import InputError
@@ -30,6 +31,7 @@ class LoopStepper(Stepper):
     batch, as of an evaluation between a step and the next batch, is the script's own affair.
     """
 
+    is_tried = False  # of the batches before any machine starts, on which more is checked
     _is_of_batch = False  # a backward of the present batch goes on
 
     script: Script
@@ -61,7 +63,7 @@ class LoopStepper(Stepper):
         self.wait_for_all()  # the script may read any of them at once
         is_last_piece, share = self._is_last, batch.items / clock_items
         self._shown: dict[str, Tensor] = {}
-        self._version = -1
+        self._version, self._sums = -1, list[str]()
 
         def backward(
             loss: Tensor, original: Callable[[Tensor], None], number: int, usual: int | None
@@ -83,6 +85,7 @@ class LoopStepper(Stepper):
                 finally:
                     self._is_of_batch = False
                 self._version = self._flat_gradient()._version
+                self._sums = self._sums_if_tried()
             return found
 
         number, factor = self.turn_of()
@@ -105,9 +108,13 @@ class LoopStepper(Stepper):
 
     def _changed(self) -> str | None:
         """A sentence if the gradients are not those that backward left."""
-        gradients = (parameter.grad for name, parameter in self.flat.parameters if name in self._shown)
-        is_same = all(g is v for g, v in zip(gradients, self._shown_in_order(), strict=True))
-        if is_same and self._flat_gradient()._version == self._version:
+        flat = self._flat_gradient()
+        is_same = all(
+            parameter.grad is self._shown[name] and parameter.grad.data_ptr() == span.of(flat).data_ptr()
+            for span, (name, parameter) in zip(self.flat.spans, self.flat.parameters, strict=True)
+            if name in self._shown
+        )
+        if is_same and flat._version == self._version and self._sums_if_tried() == self._sums:
             return None
         return (
             "optimizer.step(): found gradients that were changed since backward() (by clip_grad_norm_, zero_grad or a "
@@ -115,8 +122,11 @@ class LoopStepper(Stepper):
             "clips the whole, and prepare(..., scaler=scaler) scales the losses"
         )
 
-    def _shown_in_order(self) -> list[Tensor]:
-        return [self._shown[name] for name, _ in self.flat.parameters if name in self._shown]
+    def _sums_if_tried(self) -> list[str]:
+        """The sum of each gradient's elements, as text: it also shows changes that torch does not count, as those of
+        `parameter.grad.data`."""
+        shown = self._shown.values() if self.is_tried else ()
+        return [repr(gradient.sum(dtype=torch.float64).item()) for gradient in shown]
 
     def _hook(self, span: TensorSpan) -> Callable[[nn.Parameter], None]:
         take = super()._hook(span)

@@ -37,6 +37,18 @@ LOOPS = {
         BODY.replace("optimizer.step", "model.zero_grad()\noptimizer.step"),
         "gradients that were changed",
     ),
+    "clipped where torch does not count": (
+        BODY.replace(
+            "optimizer.step", "for p in model.parameters(): p.grad.data.clamp_(-1e-3, 1e-3)\noptimizer.step"
+        ),
+        "gradients that were changed",
+    ),
+    "clipped copies": (
+        BODY.replace(
+            "optimizer.step", "for p in model.parameters(): p.grad.data = p.grad.clamp(-1, 1)\noptimizer.step"
+        ),
+        "gradients that were changed",
+    ),
     "closure": (BODY.replace("step()", "step(lambda: loss)"), "found a closure"),
     "rate by hand": (
         BODY + "optimizer.param_groups[0]['lr'] /= 2",
