@@ -166,7 +166,8 @@ def _settings(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_by_group(optimizer: torch.optim.Optimizer, module: nn.Module) -> list[list[str]]:
-    """The names of each group's parameters that need a gradient. Raises InputError if they are not the module's."""
+    """The names of each group's parameters that are trained: those without elements are not. Raises InputError if they
+    are not the module's."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     found = []
     for number, group in enumerate(optimizer.param_groups):
@@ -175,9 +176,10 @@ def _names_by_group(optimizer: torch.optim.Optimizer, module: nn.Module) -> list
                 f"prepare(): the optimizer's group {number} has a parameter of shape {tuple(foreign[0].shape)} that is "
                 "none of the model's, expected an optimizer over the parameters of this model"
             )
-        found.append([names[id(p)] for p in group["params"] if p.requires_grad])
+        found.append([names[id(p)] for p in group["params"] if p.requires_grad and p.numel()])
     trained = {name for members in found for name in members}
-    if missing := [n for n, p in module.named_parameters() if p.requires_grad and n not in trained]:
+    trainable = (name for name, p in module.named_parameters() if p.requires_grad and p.numel())
+    if missing := [name for name in trainable if name not in trained]:
         raise InputError(
             f"prepare(): the model's parameter {missing[0]!r} needs a gradient and is in no group of the optimizer, "
             "expected it in one, or requires_grad_(False)"

@@ -263,6 +263,14 @@ def test_optimizers_are_read() -> None:
         section_of(adagrad, net)
 
 
+def test_a_group_of_parameters_without_elements_is_none() -> None:
+    net = model()
+    net.register_parameter("empty", nn.Parameter(torch.zeros(0, 3)))
+    groups = [{"params": [*net[0].parameters(), *net[1].parameters()]}, {"params": [net.empty], "lr": 0.5}]
+    assert "groups" not in section_of(torch.optim.SGD(groups, lr=0.1), net)
+    assert "groups" not in section_of(torch.optim.SGD(groups, lr=0.1), net, is_resident=True)
+
+
 OPTIMIZERS = {
     "torch.optim.RMSprop(p)": "found an optimizer of type RMSprop, expected",
     "torch.optim.Adam(p, amsgrad=True)": "amsgrad=True",
