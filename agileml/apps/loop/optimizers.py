@@ -7,9 +7,10 @@ import glob
 import math
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
+from types import MethodType
 from typing import Any
 
 import torch
@@ -217,10 +218,25 @@ class TorchSchedule:
         ]
         own = torch.optim.SGD([group["params"][0] for group in groups], lr=1.0)
         own.param_groups = groups
-        self._copy = copy.deepcopy(self.schedule, {id(self.optimizer): own})
+        self._copy = self._copied(own)
         self._groups = groups
         self._before = self._beside()
         self._factors = [self._factor()]
+
+    def _copied(self, optimizer: torch.optim.Optimizer) -> Any:
+        """The schedule over another optimizer. A function that is a method of the user's keeps its object, which may
+        hold the model, the data and open files. Raises InputError for one that cannot be copied."""
+        memo: dict[int, Any] = {id(self.optimizer): optimizer}
+        for function in _functions(self.schedule):
+            if isinstance(function, MethodType):
+                memo[id(function.__self__)] = function.__self__
+        try:
+            return copy.deepcopy(self.schedule, memo)
+        except Exception as error:  # whatever an object of the user's raises
+            raise InputError(
+                f"prepare(): {type(self.schedule).__name__} cannot be copied ({type(error).__name__}: "
+                f"{' '.join(str(error).split())}), expected a schedule of functions of the number of steps"
+            ) from error
 
     def factor(self, steps: int) -> float:
         """The factor of the rates after so many steps of the schedule."""
@@ -267,6 +283,13 @@ class TorchSchedule:
                 f"{len(self._factors)} steps, expected a number of at least 0"
             )
         return factors[0]
+
+
+def _functions(schedule: Any) -> Iterator[Any]:
+    """What a schedule, or one that it is made of, calls of the user's."""
+    yield from getattr(schedule, "lr_lambdas", ())
+    for part in getattr(schedule, "_schedulers", ()):
+        yield from _functions(part)
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -336,6 +336,31 @@ def test_schedules_have_the_rates_of_torch(name: str) -> None:
         schedule.step()
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     assert factors.factor(50) == ahead
+
+
+class Experiment:
+    """Holds what nobody can copy."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def factor(self, step: int) -> float:
+        return 1 / (1 + step)
+
+
+class Factor(Experiment):
+    __call__ = Experiment.factor
+
+
+def test_a_schedule_may_call_a_method_of_an_object_that_cannot_be_copied(tmp_path: Path) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with open(tmp_path / "log", "w") as file:
+        by_method = lr_scheduler.LambdaLR(optimizer, Experiment(file).factor)
+        chained = lr_scheduler.ChainedScheduler([by_method])
+        assert [TorchSchedule(each, optimizer).factor(3) for each in (by_method, chained)] == [0.25, 0.25]
+        with pytest.raises(InputError, match=r"LambdaLR cannot be copied \(TypeError: cannot pickle"):
+            TorchSchedule(lr_scheduler.LambdaLR(optimizer, Factor(file)), optimizer)
 
 
 def test_schedules_of_more_than_the_clock_are_refused() -> None:
