@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError, Update
@@ -60,13 +61,34 @@ def _detached(value: Any) -> Any:
 
 
 def exported(tables: Mapping[str, Array], flat: FlatModule) -> dict[str, Tensor]:
-    """The state dict as a file can hold it: on the CPU, no two tensors in the same memory, only tensors."""
+    """The state dict as a file can hold it: on the CPU, no two tensors in the same memory, only tensors. Raises
+    InputError for a tensor that no file can hold."""
     state = state_of(tables, flat)
+    for name, tensor in state.items():
+        if isinstance(tensor, Tensor) and not _is_saved(tensor):
+            raise InputError(
+                f"model.module: {name!r} is a {_form(tensor)} tensor, which model.safetensors cannot hold, expected "
+                "another form, or a buffer that is not in the state dict (register_buffer(..., persistent=False))"
+            )
     return {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in state.items()
         if isinstance(tensor, Tensor)
     }
+
+
+def _is_saved(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        return False
+    try:
+        save({"": torch.empty(0, dtype=tensor.dtype)})
+    except KeyError:  # safetensors has no name for it
+        return False
+    return True
+
+
+def _form(tensor: Tensor) -> str:
+    return "sparse" if tensor.layout is not torch.strided else str(tensor.dtype).removeprefix("torch.")
 
 
 def _read(path: Path, module: nn.Module) -> dict[str, Any]:

@@ -95,6 +95,10 @@ class FlatModule:
         self.buffers = lay_out((n, b.shape) for n, b in persistent if b.dtype.is_floating_point)
         self.counters = lay_out((n, b.shape) for n, b in persistent if not b.dtype.is_floating_point)
         for name, buffer in persistent:
+            if buffer.layout is not torch.strided:
+                raise InputError(
+                    f"{source}: buffer {name!r} is a sparse tensor, expected a dense one in what the state dict holds"
+                )
             if buffer.is_complex():
                 raise InputError(
                     f"{source}: buffer {name!r} has dtype {_dtype(buffer)}, expected real numbers"

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import agileml
-from agileml.application import InputError
+from agileml.application import InputError, Settings
 from agileml.apps.torch.export import torch_state
 from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.module import TorchModule
@@ -152,3 +152,29 @@ def test_a_result_shows_itself_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no torch module"):
         agileml.run(other, sequential=True).module()
     assert not (tmp_path / "other" / "optimizer.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [(torch.ones(2, dtype=torch.complex128), "complex128"), (torch.eye(2).to_sparse(), "sparse")],
+    ids=["complex128", "sparse"],
+)
+def test_a_frozen_tensor_that_no_file_can_hold_is_found_before_machines_start(
+    value: torch.Tensor, form: str
+) -> None:
+    def build() -> nn.Module:
+        net = nn.Linear(6, 2)
+        net.register_parameter("own", nn.Parameter(value, requires_grad=False))
+        return net
+
+    data = np.ones((8, 6), np.float32), np.zeros(8, np.int64)
+    app = TorchModule(Settings(model={"batch_size": 4}, slices=1), build=build, dataset=data)
+    with pytest.raises(InputError, match=f"'own' is a {form} tensor, which model.safetensors cannot hold"):
+        app.check()
+
+
+def test_a_saved_buffer_is_dense() -> None:
+    net = nn.Linear(6, 2)
+    net.register_buffer("neighbours", torch.eye(2).to_sparse())
+    with pytest.raises(InputError, match="buffer 'neighbours' is a sparse tensor, expected a dense one"):
+        FlatModule(net, "net")
