@@ -113,6 +113,10 @@ def test_a_script_of_a_package_imports_what_stands_beside_it(tmp_path: Path) -> 
     prepare = "from ..sizes import BATCH\n" + prepare.replace("=64", "=BATCH")
     (package / "train.py").write_text(HEAD + OPTIMIZER + prepare + rest)
     ran = subprocess.run(
-        [sys.executable, "-m", "package.inner.train"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "package.inner.train"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.stdout.splitlines()[-1:] == ["clocks 2"], ran.stderr
