@@ -20,7 +20,7 @@ from torch import Tensor
 
 from agileml.application import InputError
 from agileml.apps.loop.prepared import Prepared
-from agileml.apps.loop.source import UserCode
+from agileml.apps.loop.source import UserCode, shown
 
 _here = threading.local()
 LONGEST_END_S = 10.0  # that a script may take to end where it waits: its `with` and `finally`
@@ -94,7 +94,7 @@ class Script:
         """batch_size: of the config, where prepare() names none. threads: of torch. is_resident: its optimizer steps
         where machines compute."""
         self.is_resident = is_resident
-        self._source = source
+        self._source, self._main = source, source.main()
         self.batch_size = batch_size
         self._torch_threads = threads
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()  # None: the run is over
@@ -140,15 +140,15 @@ class Script:
                 )
 
     def stop(self) -> None:
-        """End it where it waits. Another one may begin then: arguments, main module and random numbers are the
-        process' own."""
+        """End it where it waits. Another one may begin then: the random numbers are the process' own."""
         if self._thread is not None:
-            self._turns.put(None)
-            self._thread.join(LONGEST_END_S)
+            with shown(self._main):
+                self._turns.put(None)
+                self._thread.join(LONGEST_END_S)
 
     def _answer_to(self, begin: Callable[[], None]) -> Answer:
         """Let the script's thread run until it hands over."""
-        with self._unheard() if self.is_quiet else nullcontext():
+        with shown(self._main), self._unheard() if self.is_quiet else nullcontext():
             begin()
             answer = self._last or self._answers.get()
         if isinstance(answer, ScriptEnded | ScriptRaised):
@@ -181,7 +181,7 @@ class Script:
         _here.script = self
         torch.set_num_threads(self._torch_threads)  # OpenMP keeps it for each thread
         try:
-            self._source.run()
+            self._source.run(self._main)
             self._answers.put(ScriptEnded())
         except ScriptStopped:
             self._answers.put(ScriptEnded(was_stopped=True))

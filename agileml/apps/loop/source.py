@@ -24,8 +24,56 @@ class UserCode(Protocol):
     def name(self) -> str:
         """The name by which errors refer to it."""
 
-    def run(self) -> None:
+    def main(self) -> Main | None:
+        """What it finds in `sys` while it runs once; None: what is there."""
+
+    def run(self, main: Main | None) -> None:
         """Run it from its first line."""
+
+
+@dataclass(frozen=True, eq=False)
+class Main:
+    """What a script finds in `sys`: its arguments, itself as the main module, and the folder of its imports."""
+
+    arguments: list[str]
+    module: ModuleType
+    folder: str | None = None
+
+    def show(self) -> None:
+        sys.argv = self.arguments
+        sys.modules["__main__"] = self.module
+        if self.folder is not None and self.folder not in sys.path:
+            sys.path.insert(0, self.folder)  # it stays there
+
+
+_mains: list[Main] = []  # the process' own, and those of the scripts that run now
+_turnover = threading.Lock()
+
+
+@contextmanager
+def shown(main: Main | None) -> Iterator[None]:
+    """Show a script its arguments and main module while its thread runs; the process has its own again afterwards.
+
+    Scripts of one process may overlap: one that ends its turn does not take the place of another.
+    """
+    if main is None:
+        yield
+        return
+    with _turnover:
+        if not _mains:
+            _mains.append(Main(sys.argv, sys.modules["__main__"]))
+        _mains.append(main)
+        main.show()
+    try:
+        yield
+    finally:
+        with _turnover:
+            was_shown = _mains[-1] is main
+            _mains.remove(main)
+            if was_shown:
+                _mains[-1].show()
+            if len(_mains) == 1:
+                _mains.clear()
 
 
 @dataclass(frozen=True)
@@ -61,63 +109,28 @@ class ScriptSource:
     def name(self) -> str:
         return Path(self.path).name
 
-    def run(self) -> None:
+    def main(self) -> Main:
+        # A module of its own: classes, string annotations and compiled graphs are looked up in it by its name.
+        module = ModuleType("__main__")
+        module.__file__, module.__package__ = self.path, self.package or None
+        vars(module)["__builtins__"] = __builtins__
+        return Main([self.path, *self.arguments], module, self._root)
+
+    def run(self, main: Main | None) -> None:
+        """Run it from its first line, in its main module. Raises InputError if it is no Python, and what it raises."""
+        assert main is not None
         try:
             code = compile(self.text, self.path, "exec", dont_inherit=True)
         except SyntaxError as error:
             raise InputError(f"model.script: {self.path}:{error.lineno}: {error.msg}") from error
         # Where the file is not, tracebacks show its lines all the same.
         linecache.cache[self.path] = (len(self.text), None, self.text.splitlines(keepends=True), self.path)
-        # A module of its own: classes, string annotations and compiled graphs are looked up in it by its name.
-        module = ModuleType("__main__")
-        module.__file__, module.__package__ = self.path, self.package or None
-        vars(module)["__builtins__"] = __builtins__
-        with _as_python_starts_it(_Main([self.path, *self.arguments], module), self._root):
-            exec(code, vars(module))
+        exec(code, vars(main.module))
 
     @property
     def _root(self) -> str:
         """The folder that its imports begin at."""
         return str(Path(self.path).parents[len(self.package.split(".")) if self.package else 0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Main:
-    """What a script finds in `sys`: its arguments, and itself as the main module."""
-
-    arguments: list[str]
-    module: ModuleType
-
-    def show(self) -> None:
-        sys.argv = self.arguments
-        sys.modules["__main__"] = self.module
-
-
-_mains: list[_Main] = []  # the process' own, and those of the scripts that run in it
-_turnover = threading.Lock()
-
-
-@contextmanager
-def _as_python_starts_it(main: _Main, folder: str) -> Iterator[None]:
-    """Its own `sys.argv` and main module, and its folder among the places that modules are imported from, which stays
-    there. A script that is still ending does not take them from the next one."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    with _turnover:
-        if not _mains:
-            _mains.append(_Main(sys.argv, sys.modules["__main__"]))
-        _mains.append(main)
-        main.show()
-    try:
-        yield
-    finally:
-        with _turnover:
-            was_shown = _mains[-1] is main
-            _mains.remove(main)
-            if was_shown:
-                _mains[-1].show()
-            if len(_mains) == 1:
-                _mains.clear()
 
 
 @dataclass(frozen=True)
@@ -130,5 +143,8 @@ class FunctionSource:
     def name(self) -> str:
         return f"{getattr(self.function, '__name__', 'the function')}()"
 
-    def run(self) -> None:
+    def main(self) -> None:
+        return None
+
+    def run(self, main: Main | None) -> None:
         self.function()

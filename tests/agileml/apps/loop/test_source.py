@@ -11,7 +11,8 @@ import pytest
 
 import agileml
 from agileml.application import InputError
-from agileml.apps.loop.source import ScriptSource
+from agileml.apps.loop.script import Script
+from agileml.apps.loop.source import Main, ScriptSource, shown
 from tests.agileml.apps.loop.scripts import HEAD, OPTIMIZER, PREPARE, loop, script, values
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,23 +48,26 @@ def test_a_script_that_still_closes_its_files_leaves_the_next_one_its_arguments(
     assert sys.argv is ours and sys.modules["__main__"] is main
 
 
-def test_one_that_ends_late_leaves_the_present_one_its_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from agileml.apps.loop import source
-
+def test_one_that_ends_late_leaves_the_present_one_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = ["proteus"]
     monkeypatch.setattr(sys, "argv", ours)
-    one, two = (
-        source._as_python_starts_it(source._Main([name], types.ModuleType("__main__")), str(tmp_path))
-        for name in ("one", "two")
-    )
+    one, two = (shown(Main([name], types.ModuleType("__main__"))) for name in ("one", "two"))
     one.__enter__()
     two.__enter__()
     one.__exit__(None, None, None)
     assert sys.argv == ["two"]
     two.__exit__(None, None, None)
     assert sys.argv is ours
+
+
+def test_a_process_has_its_own_main_module_while_a_script_waits(tmp_path: Path) -> None:
+    """The one that was tried waits on beside the user's code, which pickles classes of the main module."""
+    ours, main = sys.argv, sys.modules["__main__"]
+    waiting = Script(ScriptSource.read(str(script(tmp_path))))
+    waiting.prepared()
+    assert sys.argv is ours and sys.modules["__main__"] is main
+    waiting.stop()
+    assert sys.argv is ours and sys.modules["__main__"] is main
 
 
 def test_a_script_is_the_main_module(tmp_path: Path) -> None:
@@ -98,7 +102,8 @@ model = torch.compile(nn.Sequential(Layer(12, Sizes().width), nn.Linear(24, 2)),
 def test_a_script_is_read_in_its_encoding(mark: str, encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(mark + "found = 'größer'\nassert len(found) == 6\n", encoding=encoding)
-    ScriptSource.read(str(path)).run()
+    source = ScriptSource.read(str(path))
+    source.run(source.main())
     path.write_bytes(b"found = '\xff'\n")
     with pytest.raises(InputError, match=r"train\.py cannot be read \(it is not UTF-8 text, and declares no"):
         ScriptSource.read(str(path))
