@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import time
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from agileml.cluster.owned_folder import OWNER, PREFIX, orphans, remove
+from agileml.cluster.owned_folder import OWNER, PREFIX, holds_only_ours, is_users, orphans, remove
 from agileml.cluster.processes import is_running, kill, processes_of
 
 YOUNG_S = 600.0  # a folder without an owner's name may be in the making, or belong to a machine of another host's run
@@ -35,7 +34,7 @@ def leftovers(places: tuple[Path, ...] | None = None, *, young_s: float = YOUNG_
     found = []
     for folder in sorted(folder for place in folders for folder in place.glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):
-            if folder.is_dir() and folder.stat().st_uid == os.getuid() and folder not in in_use:
+            if is_users(folder) and folder not in in_use:
                 reason = _why(folder, young_s)
                 if reason is not None:
                     found.append(Leftover(str(folder), reason, _size(folder), len(processes_of(folder))))
@@ -58,9 +57,12 @@ def remove_leftover(leftover: Leftover) -> None:
 
 
 def _why(folder: Path, young_s: float) -> str | None:
-    """The reason why no process needs a folder; None: its owner is alive, or the folder is too young to tell."""
+    """The reason why no process needs a folder; None: its owner is alive, or the folder is too young to tell, or it
+    holds what no run puts there. Raises OSError."""
     owner = folder / OWNER
     if not owner.exists():
+        if not holds_only_ours(folder):
+            return None
         age_s = time.time() - folder.stat().st_mtime
         return f"no process has named itself its owner for {age_s / 60:.0f} min" if age_s > young_s else None
     try:

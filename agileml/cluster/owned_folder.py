@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from agileml.cluster.processes import is_alive, is_running, kill, open_paths, pr
 
 PREFIX = "proteus-"
 OWNER = "owner"
+OWN_NAMES = {"ray", "token", "watchdog.log"}  # in such folders, beside the owner and sockets
 _DRIVER_LOG = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+/ray/.+/python-core-driver-\w+\.log")
 _FOLDER = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+(?=/)")
 
@@ -55,13 +57,27 @@ def owned(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def is_users(folder: Path) -> bool:
+    """True for a folder of this user. A link to one is none: anybody may make such a link in /tmp. Raises OSError."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def holds_only_ours(folder: Path) -> bool:
+    """True where a run may have made everything in a folder: people give folders of their own such names too.
+
+    Raises OSError.
+    """
+    return all(each.name in OWN_NAMES or each.is_socket() for each in folder.iterdir())
+
+
 def sweep() -> list[Path]:
     """End the processes and remove the folders that killed owners left behind; returns the folders."""
     removed = []
     places = {Path("/tmp"), Path(tempfile.gettempdir())}
     for folder in (folder for place in places for folder in place.glob(f"{PREFIX}*")):
         try:
-            if folder.stat().st_uid != os.getuid():
+            if not is_users(folder):
                 continue
             pid, created = (folder / OWNER).read_text().split()
             alive = is_running(int(pid), float(created))

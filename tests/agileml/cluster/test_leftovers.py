@@ -19,8 +19,8 @@ from agileml.cluster.leftovers import YOUNG_S, leftovers, remove_leftover
 
 def folder(place: Path, name: str, owner: str | None = None, age_s: float = 0.0) -> Path:
     made = place / f"proteus-{name}"
-    made.mkdir()
-    (made / "big").write_bytes(b"x" * 4096)
+    (made / "ray").mkdir(parents=True)
+    (made / "ray" / "big").write_bytes(b"x" * 4096)
     if owner is not None:
         (made / "owner").write_text(owner)
     os.utime(made, (time.time() - age_s,) * 2)
@@ -60,6 +60,27 @@ def test_a_folder_with_a_socket_that_someone_listens_at_stays(tmp_path: Path) ->
         assert leftovers((tmp_path,)) == []
     os.utime(used, (1.0, 1.0))
     assert [each.place for each in leftovers((tmp_path,))] == [str(used)]
+
+
+def test_results_in_a_folder_of_such_a_name_stay(tmp_path: Path) -> None:
+    """`--out /tmp/proteus-demo` names the folder of a run, and a checkout may lie in /tmp/proteus-main."""
+    results = folder(tmp_path, "demo")
+    (results / "model.safetensors").write_bytes(b"")
+    os.utime(results, (1.0, 1.0))
+    assert leftovers((tmp_path,)) == []
+
+
+def test_a_link_of_such_a_name_leads_to_nothing_that_is_removed(tmp_path: Path) -> None:
+    """Anybody may make one in /tmp that points to a folder of this user."""
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    own = tmp_path / "home" / "project"
+    (own / "ray").mkdir(parents=True)
+    (tmp_path / "proteus-link").symlink_to(own)
+    os.utime(own, (1.0, 1.0))
+    assert leftovers((tmp_path,)) == []
+    (own / "owner").write_text(f"{over.pid} 1.0")
+    assert leftovers((tmp_path,)) == []
 
 
 def test_the_command_only_shows_when_told_so(capsys: pytest.CaptureFixture[str]) -> None:
