@@ -288,7 +288,7 @@ def replacing(path: Path) -> Iterator[Path]:
             f"{path} could not be written: {why} ({_free(path.parent)}); what was written before is whole"
         ) from error
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it was renamed or never made, or its folder cannot be entered or written to
             temporary.unlink()
 
 

@@ -374,6 +374,13 @@ def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "run") == []
 
 
+@pytest.mark.parametrize(("place", "why"), [("file/page.html", "Not a directory"), ("n" * 255, "too long")])
+def test_a_place_that_cannot_be_is_one_sentence(tmp_path: Path, place: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=f"could not be written: .*{why}"):
+        RunFolder.write_text(tmp_path / place, "page")
+
+
 def test_an_optimizer_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "mf")
     state = {"state": torch.zeros(10_000)}
