@@ -162,7 +162,8 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _free(folder: Path) -> str:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    # Unlike `Path.exists` this takes a name that is too long, or in a folder that may not be entered, for none.
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     try:
         return f"{shutil.disk_usage(there).free / 2**20:.1f} MiB free"
     except OSError as error:

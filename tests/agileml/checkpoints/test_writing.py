@@ -150,6 +150,11 @@ def test_a_small_disk_fills_up_and_takes_checkpoints_again_after_pruning(small_d
     assert newest_read(store, elements) == CutId(finished[-1] + 2, 1)
 
 
+def test_a_name_that_no_disk_takes_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="could not be written: File name too long .* free"):
+        open_store(str(tmp_path / ("n" * 256) / "saved")).probe()
+
+
 def test_a_store_that_takes_nothing_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="could not be written: Not a directory"):
