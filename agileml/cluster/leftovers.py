@@ -48,8 +48,8 @@ def leftovers(places: tuple[Path, ...] | None = None, *, young_s: float = YOUNG_
 def remove_leftover(leftover: Leftover) -> None:
     """End its processes and remove its folder."""
     if leftover.pid is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            kill([psutil.Process(leftover.pid)])
+        # It may have ended since it was found, and another process may have its number.
+        kill([process for process in orphans() if process.pid == leftover.pid])
         return
     folder = Path(leftover.place)
     kill(processes_of(folder))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from agileml.cli import main
-from agileml.cluster.leftovers import YOUNG_S, leftovers, remove_leftover
+from agileml.cluster.leftovers import YOUNG_S, Leftover, leftovers, remove_leftover
 
 
 def folder(place: Path, name: str, owner: str | None = None, age_s: float = 0.0) -> Path:
@@ -81,6 +81,15 @@ def test_a_link_of_such_a_name_leads_to_nothing_that_is_removed(tmp_path: Path) 
     assert leftovers((tmp_path,)) == []
     (own / "owner").write_text(f"{over.pid} 1.0")
     assert leftovers((tmp_path,)) == []
+
+
+def test_a_process_that_got_the_number_of_one_that_was_found_lives_on() -> None:
+    """The question may wait for an answer for hours."""
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    remove_leftover(Leftover("raylet", "its folder is gone", 0, 1, other.pid))
+    assert other.poll() is None
+    other.communicate(b"\n")
+    assert other.returncode == 0
 
 
 def test_the_command_only_shows_when_told_so(capsys: pytest.CaptureFixture[str]) -> None:
