@@ -7,6 +7,7 @@ cluster. Ray removes them there when the job ends, so a run writes to `RESULTS` 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import secrets
 import shlex
@@ -60,7 +61,10 @@ def submission(
     Raises ClusterError for the home folder and the root, which a user will not mean to upload.
     """
     here = (here or Path.cwd()).resolve()
-    file = (here / config).resolve()
+    # The last part may be a link to a file elsewhere: it lies where the user sees it, and Ray uploads what it leads to.
+    file = Path(os.path.abspath(here / config))
+    if not file.is_relative_to(here):
+        file = file.parent.resolve() / file.name
     folder = here if file.is_relative_to(here) else file.parent
     if folder in (Path.home().resolve(), Path(folder.anchor)):
         raise ClusterError(

@@ -38,6 +38,19 @@ def test_the_working_folder_travels_or_else_the_configs_own(tmp_path: Path) -> N
     assert (outside.folder, outside.config) == (elsewhere, Path("my job.yaml"))
 
 
+def test_a_config_that_is_a_link_travels_with_the_folder_that_it_lies_in(tmp_path: Path) -> None:
+    project, shared = tmp_path / "project", tmp_path / "shared"
+    for folder in (project, shared):
+        folder.mkdir()
+    (shared / "base.yaml").write_text("clocks: 8")
+    (project / "job.yaml").symlink_to(shared / "base.yaml")
+    (tmp_path / "link").symlink_to(project)
+    for config in (Path("job.yaml"), project / "job.yaml", tmp_path / "link" / "job.yaml"):
+        found = submission(config, [], here=project)
+        assert (found.folder, found.config) == (project, Path("job.yaml"))
+    assert packed(project, [], tmp_path / "upload.zip") == {"job.yaml"}
+
+
 def test_a_home_folder_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "job.yaml").touch()
