@@ -218,7 +218,7 @@ def _show_folder(found: RunStatus, as_json: bool) -> None:
 
 
 def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bool) -> None:
-    log = [] if job.state == "PENDING" else server.log(job.id).splitlines()
+    log = _output(job, server)
     standing = newest(log)
     seconds = (job.ended_s or time.time()) - job.started_s if job.started_s else 0.0
     if as_json:
@@ -238,6 +238,17 @@ def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bo
             print(f"  {text}")
     elif is_one and standing is None and job.message:
         print(f"  {job.message}")
+
+
+def _output(job: SubmittedJob, server: JobServer) -> list[str]:
+    """The lines that a job has printed; none, and a sentence, where they have gone with the node that it ran on."""
+    from agileml.cluster.errors import ClusterError
+
+    try:
+        return [] if job.state == "PENDING" else server.log(job.id).splitlines()
+    except ClusterError as error:
+        typer.echo(f"proteus: {error}", err=True)
+        return []
 
 
 def newest(log: list[str]) -> tuple[Snapshot, float | None] | None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agileml.cli import main
+from agileml.cli import jobs, main
 from agileml.cli.jobs import newest
 from agileml.cluster.errors import ClusterError
+from agileml.cluster.job_server import SubmittedJob
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
 from agileml.runs.event_log import EVENTS, EventLog
@@ -124,6 +125,34 @@ def sequential(out: Path) -> None:
     with pytest.raises(SystemExit) as left:
         main(["run", "configs/mlr.yaml", "--sequential", "--set", "clocks=8", "--out", str(out)])
     assert left.value.code == 0
+
+
+class OneLogGone:
+    """A job server one of whose jobs ran on a node that has gone: Ray cannot read its output any more."""
+
+    url = "http://127.0.0.1:8265"
+
+    def jobs(self) -> list[SubmittedJob]:
+        return [SubmittedJob(name, "RUNNING", "", 1.0, None, None) for name in ("old", "new")]
+
+    def log(self, name: str) -> str:
+        if name == "old":
+            raise ClusterError("logs of old: Request failed with status code 500")
+        return "clock 3/8, loss 0.5\n"
+
+
+def test_a_job_whose_output_has_gone_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs, "server_at", lambda address: OneLogGone())
+    with pytest.raises(SystemExit) as ended:
+        main(["status"])
+    said = capsys.readouterr()
+    assert not ended.value.code
+    first, second, third = said.out.splitlines()
+    assert first.startswith("old: RUNNING") and second.startswith("new: RUNNING")
+    assert third == "  clock 3/8, loss 0.5"
+    assert said.err == "proteus: logs of old: Request failed with status code 500\n"
 
 
 def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
