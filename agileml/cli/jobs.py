@@ -37,6 +37,7 @@ Address = Annotated[
     ),
 ]
 TAIL_LINES = 5  # of a job that is over
+LATER_S = 60.0  # that a process may need to end after its run; a notebook lives on
 
 
 def mount(app: typer.Typer) -> None:
@@ -360,7 +361,12 @@ def _stop_folder(folder: Path, wait: bool) -> None:
             f"{folder} belongs to process {found.process.pid} of {found.process.host}, stop it there"
         )
     print(f"{folder}: asked to end with its next cut")
+    over_s = None
     while wait and is_alive((found := read_status(folder)).process):
+        if found.state is not State.RUNNING:
+            over_s = over_s or time.monotonic()
+            if time.monotonic() - over_s >= LATER_S:
+                break
         time.sleep(0.2)
     if wait:
         _show_folder(found, as_json=False)

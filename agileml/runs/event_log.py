@@ -6,6 +6,7 @@ A log that has grown to `SEGMENT_BYTES` becomes events-000001.jsonl.gz, and a ne
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import os
 import re
@@ -26,6 +27,7 @@ EVENTS = "events.jsonl"
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 SEGMENT_BYTES = 32 << 20
 _SEGMENT = re.compile(r"-(\d{6})\.jsonl(\.gz)?$")
+HOLD_TRIES, HOLD_PAUSE_S = 50, 0.01
 BLOCK_BYTES = 1 << 18  # that a reader takes from the end at once
 
 
@@ -63,6 +65,7 @@ class EventLog:
                 os.rename(_next(path), path)
             cut_half_line(path)
             self._file = os.open(path, FLAGS & ~(os.O_EXCL | os.O_CREAT))
+            _hold(self._file)
         self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
         self.told: Callable[[str], None] = lambda sentence: (
             None
@@ -147,7 +150,37 @@ def _begun(path: Path) -> int:
         os.close(file)
         path.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from None
+    _hold(file)
     return file
+
+
+def _hold(file: int) -> None:
+    """Lock a file of a log for as long as it is open, so that others see that its run goes on (`is_written`)."""
+    for _ in range(HOLD_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody looks just now
+            time.sleep(HOLD_PAUSE_S)
+        except OSError:
+            return  # a file system without locks
+        else:
+            return
+
+
+def is_written(path: Path) -> bool:
+    """True while some process has a log open to write to it, and where its file system cannot tell."""
+    for file in (path, _next(path), path):  # a new file may just take the place of the old one
+        try:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def cut_half_line(path: Path) -> None:

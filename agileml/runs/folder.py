@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, flush_folder, names_of, read_backwards, read_first
-from agileml.runs.owner import forget_ended_supervisor, is_alive, is_here, owner_of, running_in
+from agileml.runs.owner import forget_ended_supervisor, has_ended, owner_of, running_in
 from agileml.runs.supervision import read_supervision
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
@@ -102,7 +102,7 @@ def is_without_result(path: Path) -> bool:
     except (OSError, ValueError, LookupError):
         return False
     is_over = supervision is None or supervision.is_over
-    return is_over and is_here(process) and not is_alive(process)
+    return is_over and has_ended(process, path)
 
 
 class RunFolder:

@@ -10,7 +10,7 @@ import psutil
 
 from agileml.events.run import Process, RunStarted
 from agileml.events.schema import events_of
-from agileml.runs.event_log import EVENTS, read_first
+from agileml.runs.event_log import EVENTS, is_written, read_first
 from agileml.runs.supervision import SUPERVISION, read_supervision
 
 
@@ -47,7 +47,16 @@ def running_in(folder: Path) -> Process | None:
         process = owner_of(folder)
     except (OSError, ValueError, LookupError):
         return None
-    return process if is_alive(process) else None
+    return process if is_alive(process) and not has_ended(process, folder) else None
+
+
+def has_ended(process: Process, folder: Path) -> bool:
+    """True where the run in a folder is over, whose owner is `process`: that has ended, or let go of the log, as a
+    notebook does, which lives on. A supervisor has no log of its own. False for a process of another host.
+    """
+    if not is_here(process):
+        return False
+    return not is_alive(process) or not ((folder / SUPERVISION).exists() or is_written(folder / EVENTS))
 
 
 def forget_ended_supervisor(folder: Path) -> None:

@@ -22,7 +22,7 @@ from agileml.events.schema import Log, Logged, RunEvent, SchemaError, events_of
 from agileml.events.sums import ClocksDone, Standing
 from agileml.runs.event_log import EVENTS, read_backwards
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
-from agileml.runs.owner import is_alive, is_here, owner_of
+from agileml.runs.owner import has_ended, is_alive, owner_of
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import clocks_kept
 from agileml.runs.thinning import clocks_of
@@ -66,10 +66,8 @@ def read_status(folder: Path) -> RunStatus:
         state = State.BROKEN
     elif (folder / SUMMARY).is_file():
         state = State.STOPPED if events_of(log, RunStopped) else State.DONE
-    elif is_alive(process) or not is_here(process):
-        state = State.RUNNING
     else:
-        state = State.BROKEN
+        state = State.BROKEN if has_ended(process, folder) else State.RUNNING
     return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), seconds)
 
 

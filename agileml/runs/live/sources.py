@@ -14,7 +14,7 @@ from agileml.events.schema import Logged, RunEvent, from_line
 from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, iterate_events
 from agileml.runs.folder import CONFIG, SUMMARY
-from agileml.runs.owner import is_alive, is_here, owner_of
+from agileml.runs.owner import has_ended, owner_of
 from agileml.runs.progress import parse_line
 from agileml.runs.report.page import DAMAGED, in_full
 from agileml.runs.report.view import MOST_NEWS, PageView
@@ -90,10 +90,9 @@ class RunPage:
 
     def _is_lost(self) -> bool:
         try:
-            owner = owner_of(self._folder)
+            return has_ended(owner_of(self._folder), self._folder)
         except (OSError, ValueError, LookupError):
             return False  # it is just beginning
-        return is_here(owner) and not is_alive(owner)
 
 
 def of_job(name: str, output: Callable[[], str], state: Callable[[], str]) -> Callable[[], dict[str, Any]]:

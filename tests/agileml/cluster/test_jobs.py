@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import socket
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from agileml.cluster.job_server import SubmittedJob
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
 from agileml.runs.event_log import EVENTS, EventLog
-from agileml.runs.folder import CONFIG, FolderError
+from agileml.runs.folder import CONFIG, FolderError, check_out
 from agileml.runs.owner import this_process
 from agileml.runs.status import State, read_status, stop_process
 from agileml.runs.supervision import SUPERVISION, Supervision
@@ -162,7 +164,12 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert (done.state, done.snapshot.clock, done.snapshot.clocks) == (State.DONE, 8, 8)
     assert done.process == this_process()
     (out / "summary.json").unlink()
-    assert read_status(out).state is State.RUNNING  # its process, this one, is alive
+    assert (
+        read_status(out).state is State.BROKEN
+    )  # its process, this one, is alive, but has let go of the log
+    log = EventLog(out / EVENTS, continue_at_s=1.0)
+    assert read_status(out).state is State.RUNNING
+    log.close()
     pretend(out, created_s=1.0)
     assert read_status(out).state is State.BROKEN
     assert not stop_process(read_status(out).process)
@@ -173,6 +180,38 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
         main(["status", str(out), "--json"])
     shown = json.loads(capsys.readouterr().out)
     assert (shown["state"], shown["clock"], shown["process"]["host"]) == ("running", 8, "elsewhere")
+
+
+LIVES_ON = """
+import signal, sys
+from agileml.events.run import RunStarted
+from agileml.runs.folder import RunFolder
+from agileml.runs.owner import this_process
+folder = RunFolder.create(sys.argv[1], "job")
+folder.write_config("clocks: 8")
+folder.events.write(RunStarted("job", {}, 0.0, this_process()))
+signal.signal(signal.SIGTERM, lambda *_: (folder.write_summary({}), folder.events.close()))
+print("begun", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_stop_waits_for_the_end_of_the_run_and_not_of_a_program_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a notebook does, whose run `proteus stop` ended."""
+    monkeypatch.setattr(jobs, "LATER_S", 0.1)
+    command = [sys.executable, "-c", LIVES_ON, str(tmp_path / "run")]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "begun\n"
+        with pytest.raises(SystemExit) as ended:
+            main(["stop", str(tmp_path / "run")])
+        assert not ended.value.code and program.poll() is None
+        assert f"{tmp_path / 'run'}: done, " in capsys.readouterr().out
+        check_out(tmp_path / "run", overwrite=True)
+    finally:
+        program.communicate("")
 
 
 def pretend(out: Path, **changes: object) -> None:

@@ -127,9 +127,9 @@ def test_a_run_without_a_result_may_be_replaced_and_one_with_a_result_not(tmp_pa
     folder = RunFolder.create(tmp_path / "run", "job")
     folder.write_config("clocks: 1")
     folder.events.write(RunStarted("job", {}, 0.0, this_process()))
-    folder.events.close()
     with pytest.raises(FolderError, match="holds another run"):
-        check_out(tmp_path / "run")  # its process goes on
+        check_out(tmp_path / "run")  # it goes on
+    folder.events.close()
     ended = replace(this_process(), created_s=1.0)
     (tmp_path / "run" / "events.jsonl").unlink()
     log = EventLog(tmp_path / "run" / "events.jsonl")

@@ -1,0 +1,44 @@
+"""Whose a run is: one whose program lives on is over once nobody writes its log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agileml.events.run import RunStarted
+from agileml.runs.event_log import EventLog, is_written, read_events
+from agileml.runs.folder import FolderError, RunFolder, check_out
+from agileml.runs.owner import this_process
+
+
+@pytest.mark.parametrize("result", ["model.safetensors", None])
+def test_a_program_may_replace_its_own_run_once_that_is_over(tmp_path: Path, result: str | None) -> None:
+    """As a cell of a notebook that is executed again. One that failed without a result is replaced without a word."""
+    first = RunFolder.create(tmp_path / "run", "mf")
+    first.events.write(RunStarted("mf", {}, 0.0, this_process()))
+    if result is not None:
+        (tmp_path / "run" / result).touch()
+    with pytest.raises(FolderError, match=f"belongs to a run that goes on .process {os.getpid()}."):
+        check_out(tmp_path / "run", overwrite=True)
+    first.events.close()
+    if result is not None:
+        with pytest.raises(FolderError, match="or --overwrite to replace it"):
+            check_out(tmp_path / "run")
+    RunFolder.create(tmp_path / "run", "mf", overwrite=result is not None).events.close()
+    assert read_events(tmp_path / "run" / "events.jsonl") == []
+
+
+def test_a_log_is_written_until_it_is_closed_also_when_a_new_file_takes_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert not is_written(path)
+    log = EventLog(path, segment_bytes=1)
+    for _ in range(3):
+        log.write(RunStarted("mf", {}, 0.0, this_process()))
+        assert is_written(path)
+    log.close()
+    assert not is_written(path)
+    log = EventLog(path, continue_at_s=1.0)
+    assert is_written(path)
+    log.close()
