@@ -71,6 +71,7 @@ class S3Store:
     def get(self, name: str) -> Iterator[Bytes]:
         from botocore.exceptions import ConnectionError as LinkError
         from botocore.exceptions import HTTPClientError, IncompleteReadError
+        from urllib3.exceptions import HTTPError  # as botocore leaves a TLS record that is broken
 
         position, failed = 0, 0
         version: dict[str, str] = {}
@@ -86,7 +87,7 @@ class S3Store:
                         yield chunk
                         position += len(chunk)
                     return
-                except (LinkError, HTTPClientError, IncompleteReadError):
+                except (LinkError, HTTPClientError, IncompleteReadError, HTTPError):
                     failed += 1
                     if failed == self._attempts:
                         raise
@@ -136,12 +137,13 @@ class S3Store:
         """Turn errors of boto3 into one sentence with the code and message of the service, without the request."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
+        from urllib3.exceptions import HTTPError
 
         try:
             yield
         except CheckpointError:
             raise
-        except (ClientError, BotoCoreError, Boto3Error) as error:
+        except (ClientError, BotoCoreError, Boto3Error, HTTPError) as error:
             cause = error.__context__ if isinstance(error, Boto3Error) and error.__context__ else error
             code, why = _reason(cause)
             kind = NotThereError if code in ("NoSuchKey", "404") else StoreError

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from botocore.response import StreamingBody
+from urllib3.exceptions import SSLError
 
 from agileml.checkpoints.checkpoint import Check, NotThereError, StoreError, newest, prune, survey
 from agileml.checkpoints.opening import open_store
@@ -78,6 +80,25 @@ def test_pieces_that_fail_are_sent_again_and_a_broken_download_goes_on(s3: Fault
     assert newest_read(store, BIG) == CutId(1, 1)
     assert {fault for fault, _ in s3.fired} == {Fault.SLOW_DOWN, Fault.RESET, Fault.INTERNAL, Fault.BREAK}
     assert s3.uploads() == []
+
+
+def test_a_download_goes_on_after_a_broken_tls_record(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which botocore does not make an error of its own."""
+    store = S3Store(BUCKET, "runs/tls", attempts=2)
+    store.put("part", [b"0123456789"], 10)
+    read = StreamingBody.read
+    broken = iter([True])
+
+    def read_or_break(body: StreamingBody, amt: int | None = None) -> bytes:
+        if next(broken, False):
+            raise SSLError("decryption failed or bad record mac")
+        return read(body, amt)
+
+    monkeypatch.setattr(StreamingBody, "read", read_or_break)
+    assert b"".join(store.get("part")) == b"0123456789"
+    broken = iter([True, True])
+    with pytest.raises(StoreError, match="part could not be read: decryption failed"):
+        list(store.get("part"))
 
 
 def test_an_upload_that_fails_for_good_leaves_nothing(s3: FaultyS3, caplog: pytest.LogCaptureFixture) -> None:

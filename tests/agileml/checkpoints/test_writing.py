@@ -151,7 +151,7 @@ def test_a_small_disk_fills_up_and_takes_checkpoints_again_after_pruning(small_d
 
 
 def test_a_name_that_no_disk_takes_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="could not be written: File name too long .* free"):
+    with pytest.raises(StoreError, match=r"could not be written: File name too long .* free"):
         open_store(str(tmp_path / ("n" * 256) / "saved")).probe()
 
 
