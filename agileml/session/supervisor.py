@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -54,6 +55,9 @@ class Supervisor:
             self._write(Supervision(this_process(), most))
         else:
             before = replace(before, process=this_process(), most=most)
+            # At once: to look for checkpoints may take long, and the same command, given twice, must see who was first.
+            with suppress(StorageError):
+                self._write(before)
             clock = known_clock(self._newest_clock(), before.restarts)
             self._begin_again(before, "its supervisor had ended", clock)
         for number in SIGNALS:

@@ -101,6 +101,24 @@ def test_a_run_that_is_over_and_then_killed_has_the_exit_code_of_the_signal(tmp_
 
 
 @pytest.mark.usefixtures("_signals_as_before")
+def test_who_goes_on_with_a_run_names_itself_before_it_looks_for_checkpoints(tmp_path: Path) -> None:
+    """That may take minutes where S3 is throttled: the same command, given once more, would go on with it too."""
+    (tmp_path / SUPERVISION).write_text(Supervision(Process("elsewhere", 1, 1.0), 3).to_text())
+    seen: list[Process] = []
+
+    def newest() -> int:
+        record = read_supervision(tmp_path)
+        assert record is not None
+        seen.append(record.process)
+        return 0
+
+    (tmp_path / "child.py").write_text(CHILD)
+    command = [sys.executable, str(tmp_path / "child.py"), str(tmp_path), "0"]
+    assert Supervisor(command, tmp_path, newest, print).run(3) == 3
+    assert seen == [this_process()]
+
+
+@pytest.mark.usefixtures("_signals_as_before")
 def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
     code, said = supervised(tmp_path, 9, most=2)
     assert code == 128 + signal.SIGKILL
