@@ -97,7 +97,10 @@ def _folder(job: JobConfig, name: str, resume: str | None, *, overwrite: bool) -
 
     if job.out is None:
         check_out(None)
-        return new_folder(Path("runs"), name), True
+        try:
+            return new_folder(Path("runs"), name), True
+        except OSError as error:
+            raise FolderError(f"out: {error.filename} cannot be made: {error.strerror}") from None
     out = Path(job.out)
     try:
         before = read_supervision(out) if os.path.isdir(out) else None
@@ -198,8 +201,8 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     finally:
         if code not in RESTARTED_CODES:
             record = read_supervision(out)
-            assert record is not None
-            RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
+            if record is not None:  # else somebody has removed the folder
+                RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
     return code
 
 

@@ -66,7 +66,11 @@ class Supervisor:
         while True:
             code = self._run_child()
             record = read_supervision(self._folder)
-            assert record is not None, "the supervisor has written it"
+            if record is None:
+                self._say(
+                    f"{self._folder} holds no {SUPERVISION} any more: somebody has removed it, and the run ends"
+                )
+                return 128 - code if code < 0 else code or 1
             if record.is_over:
                 return 128 - code if code < 0 else code
             newest = self._newest_clock()

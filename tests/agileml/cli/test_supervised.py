@@ -24,7 +24,7 @@ from agileml.errors import CHECKPOINTS_UNREAD_CODE
 from agileml.events.run import CheckpointSaved, ClockDone, Process, RunStarted
 from agileml.events.schema import RunEvent
 from agileml.runs.event_log import EVENTS, EventLog
-from agileml.runs.folder import EARLIER, MODEL, RunFolder
+from agileml.runs.folder import EARLIER, MODEL, FolderError, RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
 from agileml.session.supervisor import Supervisor
@@ -160,6 +160,14 @@ def test_a_new_run_does_not_go_on_with_the_record_of_one_that_is_over(tmp_path: 
             signal.signal(number, handler)
     assert code == 128 + signal.SIGKILL
     assert ["goes on" in each for each in said] == [True, False], said
+
+
+def test_a_new_folder_that_the_disk_refuses_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FolderError, match="cannot be made: File name too long"):
+        _folder(from_values(yaml.safe_load(JOB)), "n" * 250, None, overwrite=False)
 
 
 def test_a_run_that_begins_in_place_of_another_removes_it_with_its_own_checkpoints(tmp_path: Path) -> None:

@@ -119,6 +119,20 @@ def test_who_goes_on_with_a_run_names_itself_before_it_looks_for_checkpoints(tmp
 
 
 @pytest.mark.usefixtures("_signals_as_before")
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(1)", 1), ("sys.exit(0)", 1), ("os.abort()", 134)])
+def test_a_run_whose_folder_somebody_removes_ends_with_a_sentence(
+    tmp_path: Path, end: str, code: int
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    child = f"import os, shutil, sys; shutil.rmtree(sys.argv[1]); {end}"
+    said: list[str] = []
+    command = [sys.executable, "-c", child, str(folder)]
+    assert Supervisor(command, folder, lambda: 0, said.append).run(3) == code
+    assert said == [f"{folder} holds no supervision.json any more: somebody has removed it, and the run ends"]
+
+
+@pytest.mark.usefixtures("_signals_as_before")
 def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
     code, said = supervised(tmp_path, 9, most=2)
     assert code == 128 + signal.SIGKILL
