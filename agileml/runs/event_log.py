@@ -66,6 +66,8 @@ class EventLog:
             cut_half_line(path)
             self._file = os.open(path, FLAGS & ~(os.O_EXCL | os.O_CREAT))
             _hold(self._file)
+            if not os.fstat(self._file).st_size:  # a power failure took the line that it had begun with
+                os.write(self._file, header().encode() + b"\n")
         self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
         self.told: Callable[[str], None] = lambda sentence: (
             None

@@ -71,6 +71,19 @@ def test_a_log_goes_on_whose_next_file_had_no_name_yet(tmp_path: Path) -> None:
     assert [each.clock for each in events_of(read_events(tmp_path / EVENTS), ClockDone)] == [*whole, 20]
 
 
+@pytest.mark.parametrize("left", ["", '{"log": "prot'])
+def test_a_log_goes_on_whose_next_file_lost_its_first_line(tmp_path: Path, left: str) -> None:
+    """The power failed before the disk had what was written to the file that was just begun."""
+    log = EventLog(tmp_path / EVENTS, segment_bytes=1)
+    log.write(RunStarted("job", {}, 0.0, HERE))
+    log.close()
+    (tmp_path / EVENTS).write_text(left)
+    again = RunFolder.reopen(tmp_path)
+    again.events.write(ClockDone(1, 0.5, 8, None))
+    again.events.close()
+    assert [each.event.kind for each in read_events(tmp_path / EVENTS)] == ["run_started", "clock"]
+
+
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="holds no run to go on with"):
         RunFolder.reopen(tmp_path)
