@@ -44,7 +44,7 @@ class ControllerSettings:
     the open clock, if its notice leaves time. `auto_stage` None: keep the thresholds of `rule`. `recut`: when stages of
     a pipeline are cut anew.
     `max_failures`: machines on which work may fail. `ready_limit_s`: seconds after which a machine that has not loaded
-    its items is given up.
+    its items is given up, and for which a planned join waits for machines that lack.
     """
 
     rule: StageRule = field(default_factory=StageRule)
@@ -84,7 +84,7 @@ class Control:
         self.job = job
         self.settings = settings
         self.members = Membership(settings.timeout_s)
-        self.plan = PlanRunner(plan, settings.seed, record.plan_fired)
+        self.plan = PlanRunner(plan, settings.seed, record.plan_fired, settings.ready_limit_s)
         self.log = log
         self.steps = StepLog()
         self._now_s = 0.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from agileml.core.controller.control import Control
 from agileml.core.protocol.inputs import Admit, Notice
-from agileml.core.protocol.plan import Strike
-from agileml.events.run import FaultFired, PlanFinished, PlanFired
+from agileml.core.protocol.plan import Fired, PlannedJoin, Strike
+from agileml.events.run import FaultFired, PlanFinished, PlanFired, Warned
 from agileml.events.terms import Fault, Tier
 
 
@@ -28,6 +28,8 @@ class PlannedEvents:
         if fired is None:
             return
         control.note(PlanFired(fired.index, str(fired.event)))
+        if isinstance(fired.event, PlannedJoin) and len(fired.actions) < fired.event.count:
+            control.note(Warned(self._lacking(fired)))
         for action in fired.actions:
             if isinstance(action, Strike):
                 self._strike(action)
@@ -35,6 +37,13 @@ class PlannedEvents:
                 yield action
         if control.limit != before:
             control.send_limit()
+
+    def _lacking(self, fired: Fired) -> str:
+        """The sentence about a join that has not found as many machines as it asks for."""
+        return (
+            f"plan: {fired.event}: found {len(fired.actions)} machines that wait to join after "
+            f"{self._control.settings.ready_limit_s:g} s (machines.wait_s); the run goes on with those"
+        )
 
     def _settle(self) -> None:
         """Log the end of the event that fired last."""

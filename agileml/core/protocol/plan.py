@@ -96,10 +96,17 @@ class PlanRunner:
     """Fires one event at a time and tells when it is finished.
 
     `fired`: the indices of the events that fired before a restart, in their order. Those at a time count from the first
-    clock that this runner sees, after a restart too.
+    clock that this runner sees, after a restart too. `patience_s`: how long a join waits for machines that lack; one
+    that has died, or was sent away, never comes.
     """
 
-    def __init__(self, events: Sequence[PlannedEvent], seed: int, fired: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        events: Sequence[PlannedEvent],
+        seed: int,
+        fired: Sequence[int] = (),
+        patience_s: float = math.inf,
+    ) -> None:
         # The sort is stable, so events of one clock keep the plan's order. Timed events follow those at a clock.
         self.events = sorted(
             events, key=lambda e: (e.at_clock is None, e.at_clock if e.at_clock is not None else e.at_s)
@@ -109,6 +116,8 @@ class PlanRunner:
         self._at_clock = [i for i, event in ahead if event.at_clock is not None]
         self._at_s = [i for i, event in ahead if event.at_clock is None]
         self._seed = seed
+        self._patience_s = patience_s
+        self._lacks_since_s: float | None = None  # machines of the join that is due
         self._started_s: float | None = None
         # The end of the last event may not have been logged: it is over as soon as all is quiet.
         self._running: tuple[int, frozenset[str], float] | None = (
@@ -170,8 +179,9 @@ class PlanRunner:
         until_s = now_s
         if isinstance(event, PlannedJoin):
             chosen = list(waiting.get(event.tier, ()))[: event.count]
-            if len(chosen) < event.count:
+            if len(chosen) < event.count and self._waits(now_s):
                 return None  # machines are still starting; training waits at the limit
+            self._lacks_since_s = None
             actions = [Admit(node) for node in chosen]
         elif isinstance(event, PlannedNotice):
             chosen = _drawn(draw, members[Tier.TRANSIENT], event.count)
@@ -185,6 +195,12 @@ class PlanRunner:
         self.fired += (index,)
         self._running = (index, frozenset(chosen), until_s)
         return Fired(index, event, tuple(actions))
+
+    def _waits(self, now_s: float) -> bool:
+        """True while the machines that a join lacks may still come."""
+        if self._lacks_since_s is None:
+            self._lacks_since_s = now_s
+        return now_s - self._lacks_since_s < self._patience_s
 
     @staticmethod
     def _struck(draw: random.Random, event: PlannedFault, members: Mapping[Tier, Sequence[str]]) -> list[str]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agileml.core.protocol.inputs import (
     NodeDown,
+    Received,
 )
 from agileml.core.protocol.messages import (
     Announce,
+    Failure,
     Limit,
 )
 from agileml.core.protocol.plan import PlannedJoin, PlannedNotice
 from agileml.events.run import (
     PlanFinished,
     PlanFired,
+    Warned,
 )
-from agileml.events.terms import Loss
+from agileml.events.terms import Loss, Task
 from tests.agileml.core.fixtures import make_job
 from tests.agileml.core.fixtures import scripts as scripts
 
@@ -57,6 +62,28 @@ def test_training_waits_at_the_clock_of_an_event_whose_machines_are_late(scripts
     assert "t1" in script.view.members
     assert script.controller.limit == 12
     assert script.told("r0", Limit)[-1].limit == 12 or script.told("r0", Announce)[-1].limit == 12
+
+
+@pytest.mark.parametrize(
+    "loss", [NodeDown("t3", Loss.NODE_GONE), Received("t3", Failure("no data", "", Task.LOAD, 0, 1))]
+)
+def test_a_join_whose_machine_has_died_or_was_sent_away_holds_the_run_no_longer_than_it_may_wait(
+    scripts, loss
+):
+    script = scripts(make_job(clocks=12), [PlannedJoin(3, 2)], expected=4, ready_limit_s=30.0)
+    script.up("r0", "t1")
+    script.up("t2", "t3", admitted=False)
+    script.wait(0.4)
+    script.tell(loss)
+    script.reach(3)
+    script.wait(29.0)
+    assert script.view.members == ("r0", "t1") and script.controller.limit == 3
+    script.wait(2.0)
+    assert script.view.members == ("r0", "t1", "t2") and script.controller.limit == 12
+    assert [warned.reason for warned in script.events_of(Warned)] == [
+        "plan: clock 3: join 2 transient: found 1 machines that wait to join after 30 s (machines.wait_s); "
+        "the run goes on with those"
+    ]
 
 
 def test_a_planned_notice_for_more_machines_than_are_left_takes_those(scripts):

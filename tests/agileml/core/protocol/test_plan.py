@@ -53,6 +53,19 @@ def test_a_join_waits_for_its_machines():
     assert runner.is_idle and not runner.is_over
 
 
+def test_a_join_waits_for_its_machines_no_longer_than_its_patience():
+    runner = PlanRunner([PlannedJoin(1, 3), PlannedJoin(2, 3)], seed=1, patience_s=10.0)
+    assert runner.fire(5, WAITING, HERE, 100.0) is None
+    assert runner.fire(5, WAITING, HERE, 109.9) is None
+    assert runner.fire(5, WAITING, HERE, 110.0).actions == (Admit("w1"), Admit("w2"))
+    assert runner.settle(["w1", "w2"], [], 110.1, is_quiet=True) is not None
+    assert runner.fire(5, {}, HERE, 111.0) is None, "each waits anew"
+    assert runner.fire(5, {}, HERE, 120.9) is None
+    assert runner.fire(5, {}, HERE, 121.0).actions == ()
+    assert runner.settle([], [], 121.0, is_quiet=True) is not None
+    assert runner.is_over
+
+
 @pytest.mark.parametrize(("count", "expected"), [(None, 3), (2, 2), (5, 3)])
 def test_a_notice_is_for_so_many_machines_or_for_all_that_are_left(count, expected):
     fired = PlanRunner([PlannedNotice(1, count, 9.0)], seed=1).fire(1, WAITING, HERE, 0.0)
