@@ -291,7 +291,9 @@ class Control:
     def persist(self, record: Record, then: Callable[[], None] = lambda: None) -> None:
         """Write the next record, and call `then` once it is durable. One write is under way at a time."""
         assert self._writing is None
-        record = replace(record, number=self.record.number + 1, plan_fired=self.plan.fired)
+        members = record.view.member_set if record.view is not None else frozenset()
+        fired = self.plan.fired_by(members, self.record.plan_fired)
+        record = replace(record, number=self.record.number + 1, plan_fired=fired)
         self._writing = record, then
         self.ask(Persist(record.number, record.to_text()))
 

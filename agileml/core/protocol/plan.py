@@ -124,6 +124,18 @@ class PlanRunner:
             (fired[-1], frozenset(), 0.0) if fired else None
         )
 
+    def fired_by(self, members: Collection[str], before: Collection[int]) -> tuple[int, ...]:
+        """The events that a later controller does not fire again, by a record that has these members.
+
+        `before`: those by the record before. A join counts once one of its machines is a member: until then only this
+        controller has admitted them.
+        """
+        if self._running is None:
+            return self.fired
+        index, nodes, _ = self._running
+        is_open = isinstance(self.events[index], PlannedJoin) and bool(nodes) and nodes.isdisjoint(members)
+        return tuple(i for i in self.fired if i != index or not is_open or i in before)
+
     @property
     def is_idle(self) -> bool:
         """True when every event that fired is finished."""

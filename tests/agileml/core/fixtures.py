@@ -6,7 +6,7 @@ loss; what happens between them (clocks, cuts) the test says itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,12 +166,12 @@ class Script:
         self._count += 1
         return Controller(f"c{self._count}", self.job, self.settings, self.plan, record, self.saved)
 
-    def restart(self) -> None:
-        """Another controller takes over; the first is dead."""
+    def restart(self, waiting: Collection[str] = ()) -> None:
+        """Another controller takes over; the first is dead. `waiting`: machines that have not joined yet."""
         self.controller = self._new_controller()
         for machine in self.machines.values():
             if machine.name not in self.released:
-                self.tell(NodeUp(machine.name, machine.tier, "", admitted=True))
+                self.tell(NodeUp(machine.name, machine.tier, "", admitted=machine.name not in waiting))
 
     def tell(self, event: ControllerInput) -> list[ControllerCommand]:
         """An event, and everything that follows from it without time passing."""

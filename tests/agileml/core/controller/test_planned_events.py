@@ -7,6 +7,7 @@ import pytest
 from agileml.core.protocol.inputs import (
     NodeDown,
     Received,
+    Tick,
 )
 from agileml.core.protocol.messages import (
     Announce,
@@ -106,3 +107,21 @@ def test_a_restarted_controller_does_not_fire_an_event_twice(scripts):
     script.wait(2.0)
     assert len(script.view.members) == 2
     assert script.controller.limit == 8
+
+
+def test_a_join_is_carried_out_though_the_controller_dies_before_its_machines_are_members(scripts):
+    script = scripts(make_job(clocks=12), [PlannedJoin(3, 1)], expected=3)
+    script.up("r0", "t1")
+    script.up("t2", admitted=False)
+    script.wait(0.4)
+    script.machines["t2"].is_frozen = True  # the change waits for its promise
+    script.reach(3)
+    script.tell(Tick())
+    assert script.events_of(PlanFired) and script.controller.is_changing
+    assert script.view.members == ("r0", "t1")
+    # The driver remembers who was admitted when it hears that they have joined.
+    script.restart(waiting=["t2"])
+    script.wake("t2")
+    script.wait(2.0)
+    assert script.view.members == ("r0", "t1", "t2")
+    assert script.controller.limit == 12

@@ -42,6 +42,19 @@ def test_machines_that_died_are_not_waited_for():
     assert runner.settle(["w1"], ["w2"], 5.0, is_quiet=True) is not None
 
 
+def test_a_join_counts_as_fired_for_the_next_controller_once_its_machines_are_members():
+    runner = PlanRunner([PlannedNotice(1, 1, 9.0), PlannedJoin(2, 2)], seed=1)
+    runner.fire(1, WAITING, HERE, 0.0)
+    assert runner.fired_by(["t1"], ()) == (0,)
+    runner.settle([], [], 9.0, is_quiet=True)
+    runner.fire(2, WAITING, HERE, 10.0)
+    assert runner.fired_by(["t1"], (0,)) == (0,)
+    assert runner.fired_by(["t1", "w1"], (0,)) == (0, 1)
+    assert runner.fired_by(["t1"], (0, 1)) == (0, 1), "they joined, and have left"
+    assert runner.settle([], ["w1", "w2"], 10.0, is_quiet=True) is not None
+    assert runner.fired_by(["t1"], (0,)) == (0, 1)
+
+
 def test_a_join_of_a_tier_takes_machines_of_that_tier():
     runner = PlanRunner([PlannedJoin(1, 1, Tier.RELIABLE)], seed=1)
     assert runner.fire(1, WAITING, HERE, 0.0).actions == (Admit("w3"),)
