@@ -258,7 +258,7 @@ class ActorGroup:
         if isinstance(event, Notice):
             self.noticed(event.node, event.deadline_s)
         elif isinstance(event, Stop):
-            self._stop = event
+            self._stop = event if self._stop is None else self._stop.sooner(event)
         self._head.tell.remote(event)
 
     def suffer(self, machine: str, strike: Strike) -> None:

@@ -145,6 +145,11 @@ class Stop:
 
     deadline_s: float | None = None
 
+    def sooner(self, other: Stop) -> Stop:
+        """The same with the earlier of both deadlines."""
+        there = [each for each in (self.deadline_s, other.deadline_s) if each is not None]
+        return Stop(min(there, default=None))
+
 
 @dataclass(frozen=True)
 class CutJudged:

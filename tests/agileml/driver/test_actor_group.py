@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agileml.cluster.fleet import Admitted, Leaving, Vanished
-from agileml.core.protocol.inputs import NodeDown, NodeFailed
+from agileml.cluster.fleet import Admitted, Leaving, Stopping, Vanished
+from agileml.core.protocol.inputs import NodeDown, NodeFailed, Stop
 from agileml.driver.process_ends import ENDED_KEPT
 from agileml.events.terms import Loss, Tier
 from tests.agileml.driver.ray_rig import RayRig
@@ -132,3 +132,15 @@ def test_a_process_that_is_started_again_has_the_notice_of_its_node(rig: RayRig)
     for name in ("m2", "m3"):
         rig.start(name)
     assert deadlines_of(rig) == {"m0": 900.0, "m1": 900.0, "m2": 900.0, "m3": None}
+
+
+def test_a_controller_that_takes_over_is_told_the_soonest_end_of_the_run(rig: RayRig) -> None:
+    """The market's machines are gone at its deadline, whatever a signal that comes later says."""
+    rig.group.happened(Stopping(700.0))
+    rig.group.tell(Stop(900.0))
+    rig.replace_head()
+    assert rig.told() == [("told", Stop(700.0))]
+    rig.group.tell(Stop(600.0))
+    rig.group.tell(Stop())
+    rig.replace_head()
+    assert rig.told() == [("told", Stop(600.0))]
