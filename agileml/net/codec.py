@@ -30,11 +30,12 @@ from agileml.net.codec_schema import field_kinds, reachable_types
 MAX_HEADER_BYTES = 16 << 20
 MAX_ELEMENTS = 1 << 18  # of one tuple, dict or dataclass
 MAX_DEPTH = 16  # dataclasses within dataclasses
-MAX_INT_BYTES = 1 << 16
+MAX_INT_BYTES = 1 << 18  # a set of the most units that a clock may have is a number of 128 KB
 MAX_SIGNATURES = 4096
 
 _NO_ARRAY = np.empty(0, np.uint8)
-_DATACLASS, _ENUM, _BIG_INT, _ARRAY = 1, 2, 3, 4
+_DATACLASS, _ENUM, _ARRAY, _BIG_INT = 1, 2, 4, 5
+_ZEROS_BYTES = 4  # of an int: how many of its low bytes are zero, ahead of the others
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
 
@@ -262,9 +263,10 @@ class _Reading:
             self.depth -= 1
             return inner
         if code == _BIG_INT:
-            if len(data) > MAX_INT_BYTES:
-                raise CodecError(f"an int of {len(data)} bytes, the most is {MAX_INT_BYTES}")
-            return int.from_bytes(data, "little", signed=True)
+            zeros = int.from_bytes(data[:_ZEROS_BYTES], "little")
+            if (size := zeros + len(data) - _ZEROS_BYTES) > MAX_INT_BYTES:
+                raise CodecError(f"an int of {size} bytes, the most is {MAX_INT_BYTES}")
+            return int.from_bytes(data[_ZEROS_BYTES:], "little", signed=True) << 8 * zeros
         raise CodecError(f"unknown extension {code}")
 
     def array(self, data: bytes) -> np.ndarray:
@@ -315,13 +317,18 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _beyond_64_bits(value: Any) -> msgpack.ExtType:
-    """Pack an int of more than 64 bits; msgpack calls this for values that it has no form for."""
+    """Pack an int of more than 64 bits; msgpack calls this for values that it has no form for.
+
+    Without its low zeros: most such ints are sets of a few units in a row, of which a message may have thousands.
+    """
     if type(value) is not int:
         raise CodecError(f"holds a {type(value).__name__}, which cannot travel")
     size = value.bit_length() // 8 + 1
     if size > MAX_INT_BYTES:
         raise CodecError(f"an int of {size} bytes, the most is {MAX_INT_BYTES}")
-    return msgpack.ExtType(_BIG_INT, value.to_bytes(size, "little", signed=True))
+    zeros = ((value & -value).bit_length() - 1) // 8
+    rest = (value >> 8 * zeros).to_bytes(size - zeros, "little", signed=True)
+    return msgpack.ExtType(_BIG_INT, zeros.to_bytes(_ZEROS_BYTES, "little") + rest)
 
 
 def _check_fields(record: _Record, values: tuple[Any, ...], signature: tuple[type, ...]) -> None:

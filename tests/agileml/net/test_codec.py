@@ -106,6 +106,7 @@ plain = (
     st.none()
     | st.booleans()
     | st.integers(-(2**4096), 2**4096)
+    | st.builds(lambda units, first: units << first, st.integers(-(2**70), 2**70), st.integers(0, 9000))
     | st.floats()
     | st.text()
     | st.binary()
@@ -222,7 +223,7 @@ def push(**changes: Any) -> Push:
         (push(array=np.zeros(2, ">f4")), "Push.array: an array of dtype >f4"),
         (push(array=np.ma.zeros(2)), "Push.array: a MaskedArray"),
         (push(units=tuple(range(codec_module.MAX_ELEMENTS + 1))), "Push.units: 262145 elements in one tuple"),
-        (push(epoch=1 << (8 << 16)), "Push: an int of 65537 bytes"),
+        (push(epoch=1 << (8 << 18)), "Push: an int of 262145 bytes"),
         (push(who=b"x" * (codec_module.MAX_HEADER_BYTES + 1)), "Push: a header of .* bytes, the most is"),
     ],
 )
@@ -262,7 +263,8 @@ def header_of(message: object, **fields: Any) -> bytes:
         (header_of(Span(1, 2), first=msgpack.ExtType(2, b"abcd")), [], "unknown enum member"),
         (header_of(Span(1, 2), first=msgpack.ExtType(9, b"abcd")), [], "unknown extension 9"),
         (header_of(Span(1, 2), first=msgpack.ExtType(4, b"a")), [], "array reference is cut short"),
-        (header_of(Span(1, 2), first=msgpack.ExtType(3, b"a" * 70000)), [], "an int of 70000 bytes"),
+        (header_of(Span(1, 2), first=msgpack.ExtType(5, bytes(300004))), [], "an int of 300000 bytes"),
+        (header_of(Span(1, 2), first=msgpack.ExtType(5, b"\xff" * 4)), [], "an int of 4294967295 bytes"),
         (CODEC.encode(push())[0], [], "header names array 0, expected is 0 of the 0 that came"),
         (CODEC.encode(push())[0], [np.zeros(2), np.zeros(1)], "2 arrays came, the header uses 1"),
         (CODEC.encode(push())[0], [np.zeros(3)], "an array of 24 bytes .* the header says 16 bytes"),

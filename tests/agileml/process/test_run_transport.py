@@ -1,15 +1,39 @@
-"""The transport of a run takes every timeout that a config may have."""
+"""The transport of a run takes every timeout that a config may have, and its codec every number of units."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from agileml.config.balance import MOST_UNITS
 from agileml.config.job import LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S
+from agileml.core.protocol.messages import Ack, Promise, ShardState
 from agileml.net.keys import KeyPair
-from agileml.process.run_transport import open_transport
+from agileml.process.run_transport import open_transport, run_codec
+from straggler.coverage import aligned_subtrees, span
 
 
 @pytest.mark.parametrize("timeout_s", [LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S])
 def test_a_transport_opens_with_the_least_and_the_longest_timeout(timeout_s: float) -> None:
     with open_transport("one", "timeouts", "127.0.0.1", KeyPair.generate(), timeout_s) as transport:
         transport.connect(transport.address)
+
+
+@pytest.mark.parametrize("bundle", [span(0, MOST_UNITS), 1 << (MOST_UNITS - 1)], ids=["all", "last"])
+def test_bundles_of_the_most_units_travel(bundle: int) -> None:
+    counted = Ack(1, 0, 5, bundle)
+    header, _ = run_codec().encode(counted)
+    assert run_codec().decode(header) == counted
+
+
+def test_a_promise_has_room_for_the_bundles_of_many_units_partitions_and_machines() -> None:
+    """Its machine would be given up if the message were too long, then the next owner, and the run would end."""
+    units, machines, partitions = 1 << 16, 48, 64
+    edges = [units * number // machines for number in range(machines + 1)]
+    bundles = [bundle for a, b in pairwise(edges) for bundle in aligned_subtrees(span(a, b))]
+    state = ShardState(5, ((5, tuple(bundles)),))
+    promise = Promise(3, tuple((partition, state) for partition in range(partitions)), (), (), ())
+    header, _ = run_codec().encode(promise)
+    assert len(header) < 1 << 20
+    assert run_codec().decode(header) == promise
