@@ -188,7 +188,10 @@ class RunLoop:
             return
         if not state.stage:
             raise RunError(TOLD_TO_STOP)
-        self._progress.say("told to stop: the run ends with its next cut; told once more, it ends at once")
+        if self._stop_signal.is_signalled:
+            self._progress.say(
+                "told to stop: the run ends with its next cut; told once more, it ends at once"
+            )
         self._group.tell(stop)
 
     def _judge(self, state: HeadState) -> None:

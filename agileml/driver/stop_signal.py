@@ -37,6 +37,7 @@ class StopSignal:
         self._clock_s = clock_s
         self._copies_until_s = -math.inf
         self._asked_s: float | None = None
+        self._is_signalled = False
         self._is_taken = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -66,12 +67,13 @@ class StopSignal:
             if self._clock_s() < self._copies_until_s:
                 return
             self._copies_until_s = self._clock_s() + COPY_S
-        if self._asked_s is not None:
+        if self._is_signalled:
             raise SystemExit(128 + number)
-        self._asked_s = time.time()
+        self._is_signalled = True
+        self.ask()
 
     def ask(self) -> None:
-        """Ask the run to stop, as the first signal does."""
+        """Ask the run to stop, as the first signal does; a signal after that is still the first one."""
         if self._asked_s is None:
             self._asked_s = time.time()
 
@@ -79,6 +81,11 @@ class StopSignal:
     def is_asked(self) -> bool:
         """True once the run was told to stop."""
         return self._asked_s is not None
+
+    @property
+    def is_signalled(self) -> bool:
+        """True once a signal told it: the next one ends it at once."""
+        return self._is_signalled
 
     def taken(self) -> Stop | None:
         """The `Stop` for the controller, once after a signal; otherwise None."""

@@ -91,6 +91,18 @@ def test_ctrl_c_and_a_closed_terminal_ask_like_sigterm(number: signal.Signals) -
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_while_a_run_stops_by_itself_is_the_first_one() -> None:
+    """Early stopping asked: `proteus stop` just then must not cost the result."""
+    with StopSignal() as asked:
+        asked.ask()
+        stop = asked.taken()
+        assert stop is not None and not asked.is_signalled
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.is_signalled and asked.taken() is None
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_what_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
