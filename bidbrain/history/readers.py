@@ -25,6 +25,7 @@ from bidbrain.money import micro_usd
 COLUMNS = ("timestamp", "instance_type", "availability_zone", "product", "price")
 SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".json", ".json.gz", ".json.zst")
 Row = tuple[int, str, str, str, int]
+CHUNK_BYTES = 65_536  # of a packed file
 
 
 class HistoryError(ValueError):
@@ -36,11 +37,43 @@ def open_text(path: Path) -> io.TextIOBase:
     if path.suffix == ".gz":
         return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
     if path.suffix == ".zst":
+        return io.TextIOWrapper(io.BufferedReader(_Zst(path)), encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+class _Zst(io.RawIOBase):
+    """The bytes of a .zst file. One that is cut off ends in EOFError: zstandard's own reader takes it for whole."""
+
+    def __init__(self, path: Path) -> None:
         import zstandard
 
-        raw = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
-        return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+        self._new = zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None  # that is being read; None between two
+        self._packed, self._plain = b"", memoryview(b"")
+        self._file = path.open("rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._plain:
+            self._packed = self._packed or self._file.read(CHUNK_BYTES)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("the file ends in the middle of its compressed data")
+                return 0
+            self._frame = self._frame or self._new()
+            self._plain = memoryview(self._frame.decompress(self._packed))
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        part, self._plain = self._plain[: len(buffer)], self._plain[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 @contextmanager

@@ -213,6 +213,28 @@ def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path: Path, name: str) -> N
     assert list(read_rows(path)) == [(10, "m", "z", "L", 5)]
 
 
+def test_a_zst_file_that_is_cut_off_behind_a_row_is_refused(tmp_path: Path) -> None:
+    """Rows that can be unpacked look like a whole history."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    first = packer.compress((HEADER + "2016-01-01T00:00:00Z,m,z,L,0.1\n").encode())
+    first += packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    path = tmp_path / "a.csv.zst"
+    path.write_bytes(first)
+    with pytest.raises(HistoryError, match=r"a.csv.zst: cannot be read .the file ends in the middle"):
+        read_history([path])
+    path.write_bytes(first + packer.compress(b"2016-01-01T00:00:05Z,m,z,L,0.2\n") + packer.flush())
+    assert len(list(read_rows(path))) == 2
+
+
+def test_packed_files_that_were_joined_are_read_to_the_end(tmp_path: Path) -> None:
+    rows = [f"2016-01-0{n}T00:00:00Z,m,z,L,0.1\n" for n in range(1, 6)]
+    pack = zstandard.ZstdCompressor().compress
+    skipped = b"\x50\x2a\x4d\x18\x04\x00\x00\x00size"  # pzstd writes such frames between the others
+    path = tmp_path / "a.csv.zst"
+    path.write_bytes(skipped.join(pack(part.encode()) for part in (HEADER, *rows)))
+    assert len(list(read_rows(path))) == 5
+
+
 def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="File name too long"):
         read_history([tmp_path / ("x" * 300)])
