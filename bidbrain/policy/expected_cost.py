@@ -292,8 +292,11 @@ class ExpectedCost:
                     continue
                 slot = self._slot(offer, view)
                 machines = wanted[offer.market] if first else math.ceil(missing / offer.vcpus)
-                count = math.ceil(machines / slot)
-                actions.append(Request(offer.market, slot * offer.vcpus, offer.on_demand, count))
+                full, rest = divmod(machines, slot)
+                # A whole slot for the rest would be more than may be held, and never be tried.
+                for size, count in ((slot, full), (rest, 1)):
+                    if size and count:
+                        actions.append(Request(offer.market, size * offer.vcpus, offer.on_demand, count))
         return actions
 
     def _slot(self, offer: Offer, view: MarketView) -> int:

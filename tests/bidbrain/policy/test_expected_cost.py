@@ -109,6 +109,17 @@ def test_the_cap_is_kept_and_the_slot_is_the_size_of_a_request() -> None:
     assert {a.vcpus for a in requests} == {16}
 
 
+def test_what_is_less_than_a_slot_is_asked_for_too() -> None:
+    """A slot more than the fleet may have is not tried: without this a large one is never granted at all."""
+    for slot in (20, 32, 1000):
+        decision, held = decide(slot=slot), 0
+        for asked in [a for a in decision.actions if isinstance(a, Request)]:
+            for _ in range(asked.count):
+                if held + asked.vcpus <= (decision.fill or 0):
+                    held += asked.vcpus
+        assert held == decision.fill == 48
+
+
 def test_lambda_makes_a_dangerous_pool_dearer() -> None:
     prices, rates = (60_000, 50_000), (0.001, 0.5)
     cheap, dear = (replace(JOB, engine=Engine(180, lost, 0)) for lost in (0, 900))
