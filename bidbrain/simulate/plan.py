@@ -87,19 +87,29 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
 def _priced(
     config: SimulateConfig, markets: tuple[Market, ...], evaluate: Interval, notes: list[str]
 ) -> tuple[Market, ...]:
-    """The markets without those whose type has no known on-demand price, unless the user named the type."""
+    """The markets without those whose type has no known on-demand price, unless the user named the type.
+
+    The table has plain Linux alone: of another product the price is known only if the user gives it.
+    """
     overrides = {name: micro_usd(price) for name, price in config.on_demand.items()}
-    unknown = []
-    for name in sorted({market.instance_type for market in markets} - set(config.types)):
+    other = {m.instance_type: m.product for m in markets if not m.product.startswith("Linux")}
+    unknown = sorted(other.keys() - overrides.keys() - set(config.types))
+    for name in sorted({market.instance_type for market in markets} - set(config.types) - set(unknown)):
         try:
             types_at([name], evaluate.start_s, overrides, config.vcpus)
         except UnknownTypeError:
             unknown.append(name)
     left = tuple(market for market in markets if market.instance_type not in unknown)
+    for market in left or markets:
+        if market.instance_type in other.keys() - overrides.keys():
+            raise UnknownTypeError(
+                f"no on-demand price is known for {market.instance_type} with {market.product}, only with Linux",
+                f"--on-demand {market.instance_type}=USD",
+            )
     if not unknown or not left:
         return markets  # `make_setting` names the type that is missing
     notes.append(
-        f"left out, because no on-demand price is known: {', '.join(unknown)} "
+        f"left out, because no on-demand price is known: {', '.join(sorted(unknown))} "
         "(--on-demand TYPE=USD and --vcpus TYPE=N bring them in)"
     )
     return left
