@@ -283,7 +283,7 @@ def compare(results: Sequence[Result], seed: int) -> list[Pair]:
             pairs.append(
                 Pair(
                     *(one.scheme, other.scheme, one.job_hours, len(both)),
-                    *(cost.mean, cost.low, cost.high, 100 * cost.mean / base),
+                    *(cost.mean, cost.low, cost.high, 100 * cost.mean / base if base else float("nan")),
                     *(runtime.mean, runtime.low, runtime.high),
                 )
             )

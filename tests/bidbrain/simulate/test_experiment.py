@@ -119,6 +119,13 @@ def test_pairs_are_differences_on_the_same_starts(turbulent) -> None:
     assert pair.cost_low <= pair.cost <= pair.cost_high
 
 
+def test_jobs_that_cost_nothing_have_no_difference_in_percent() -> None:
+    """Each line of a bill is rounded to a millionth of a dollar."""
+    free = (Outcome(0, 360, True, 0, 0, 0, 10, 0),)
+    results = [Result(name, 0.1, free, 1000.0) for name in ("elastic", "spot_2026")]
+    assert as_json(compare(results, 0))[0]["cost_percent"] is None
+
+
 def test_the_bound_of_a_constant_market_is_what_one_computes_by_hand() -> None:
     """One price: the work at that price, one boot per vCPU, and the reliable machines while it lasts."""
     price = 50_000
