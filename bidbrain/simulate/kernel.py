@@ -376,8 +376,11 @@ def _charge(
         amount = hourly_2016.charge_at_start(
             slots[i, PRICE], slots[i, VCPUS], markets.vcpus[slots[i, MARKET]]
         )
-        out[COST] += amount
-        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots[i, PRICE], amount, slots[i, HOUR])
+        if amount > 0:
+            out[COST] += amount
+            counters[1] = _put(
+                tape, counters[1], t, CHARGE, slots, i, slots[i, PRICE], amount, slots[i, HOUR]
+            )
 
 
 @njit(cache=True)
@@ -396,8 +399,11 @@ def _next_hour(
     if job.rules != HOURLY:
         nu = markets.vcpus[slots[i, MARKET]]
         amount = per_second.charge_at_close(slots[i, PRICE], slots[i, VCPUS], nu, HOUR_S, slots[i, HOUR])
-        out[COST] += amount
-        counters[1] = _put(tape, counters[1], t, CHARGE, slots, i, slots[i, PRICE], amount, slots[i, HOUR])
+        if amount > 0:
+            out[COST] += amount
+            counters[1] = _put(
+                tape, counters[1], t, CHARGE, slots, i, slots[i, PRICE], amount, slots[i, HOUR]
+            )
 
 
 @njit(cache=True)

@@ -71,6 +71,15 @@ def test_a_refused_request_is_no_first_allocation() -> None:
     assert EntryKind.REFUSED in {entry.kind for entry in fast}
 
 
+@pytest.mark.parametrize("rules", ["hourly_2016", "per_second"])
+def test_a_charge_that_is_rounded_to_nothing_is_no_line(rules: str) -> None:
+    start_s = EVALUATE.start_s
+    history = history_of({"c4.xlarge@us-east-1a": [(start_s - 100, 1)]}, start_s + 86_400)
+    setting = make_setting(history, Workload(vcpus=1, hours=2.5), rules=rules)
+    fast, plain = both(setting, "standard_checkpoint", start_s)
+    assert fast == plain
+
+
 def test_slots_that_are_let_go_again_before_the_hours_of_others_end() -> None:
     """Grants take so long that three sets of slots are there at once, each of them the whole cap."""
     start_s, names = EVALUATE.start_s, [f"c4.xlarge@us-east-1{zone}" for zone in "abc"]
