@@ -138,10 +138,12 @@ class RunTrainer:
             self._changed.notify_all()
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """Wait until the run has released their nodes, for `leave_s` at most."""
+        """Wait until the run has released their nodes, for `leave_s` at most; when it ends, until it has parted.
+
+        All that is held may be given back while lost reliable instances are bought anew: that does not end the run.
+        """
         with self._changed:
-            if set(instance_ids) >= set(self._held):  # the job ends: with its result, or with its next cut
-                self._stop(time.time() + self._time.leave_s)
+            if self._is_stopping and set(instance_ids) >= set(self._held):
                 self._changed.wait_for(lambda: self._has_parted)
                 return
             until_s = time.time() + self._time.leave_s

@@ -45,7 +45,10 @@ class Trainer(Protocol):
         ...
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """Move what these instances hold to others; they are given back as soon as this returns."""
+        """Move what these instances hold to others; they are given back as soon as this returns.
+
+        After `drain`, and with all that are held, the job ends with that.
+        """
         ...
 
     def drain(self, now_s: int, deadline_s: int) -> None:

@@ -224,6 +224,8 @@ class JobEnd:
     def _give_back(self, now_s: int, ids: tuple[str, ...]) -> None:
         if not ids:
             return
+        # Where the market closed, or this process is a new one, the trainer has not been told yet.
+        self._job.trainer.drain(now_s, now_s + self._job.plan.drain_s)
         self._job.trainer.leave(now_s, ids)
         self._job.cloud.release(ids)
         new = tuple(each for each in ids if each not in self._job.state.released)

@@ -1,6 +1,5 @@
 """What BidBrain says about machines becomes events of a fleet, in any order and however often it is said."""
 
-import threading
 import time
 from collections.abc import Mapping
 from typing import Self
@@ -194,51 +193,6 @@ def test_a_machine_that_is_warned_while_it_boots_is_never_used() -> None:
     trainer.warn(0, InstanceNotice("n", "a", Alert.TERMINATE, 120))
     nodes.booted = {"a": machine("a")}
     assert trainer.events() == []
-
-
-def test_leaving_waits_until_the_run_has_let_go() -> None:
-    nodes = There()
-    nodes.booted = {"r": machine("r", STEADY), "a": machine("a")}
-    trainer = trainer_of(nodes, leave_s=600.0)
-    trainer.hold(0, (machine("r", STEADY),), (machine("a"),))
-    trainer.events()
-    left = threading.Event()
-
-    def leave() -> None:
-        trainer.leave(0, ("a",))
-        left.set()
-
-    threading.Thread(target=leave, daemon=True).start()
-    while not (found := trainer.events()):
-        time.sleep(0.001)
-    assert isinstance(found[0], Leaving)
-    assert not left.is_set()
-    trainer.released("node-a")
-    assert left.wait(120)
-    assert trainer.events() == [Vanished("node-a", Loss.GIVEN_BACK)]
-
-
-def test_the_end_waits_until_the_run_has_parted() -> None:
-    nodes = There()
-    nodes.booted = {"r": machine("r", STEADY)}
-    trainer = trainer_of(nodes)
-    trainer.hold(0, (machine("r", STEADY),), ())
-    trainer.events()
-    ended = threading.Event()
-
-    def leave() -> None:
-        trainer.leave(0, ("r",))
-        ended.set()
-
-    threading.Thread(target=leave, daemon=True).start()
-    while not (found := trainer.events()):
-        time.sleep(0.001)
-    assert isinstance(found[0], Stopping)
-    assert not trainer.report(0).drained
-    assert not ended.is_set()
-    trainer.part()
-    assert ended.wait(120)
-    assert trainer.report(0).drained
 
 
 def test_draining_stops_the_run_once() -> None:

@@ -127,3 +127,14 @@ def test_a_service_that_dies_at_the_end_goes_on_with_it(call: str) -> None:
     job.after(10)
     assert job.service.state.closed is not None and not job.cloud.running
     assert min(each.at_s for each in job.service.state.account.entries) == BEGIN_S
+
+
+def test_the_trainer_is_told_to_drain_before_everything_is_given_back() -> None:
+    """Also by a service that was started anew while the job drained, or where nobody had asked it to drain before."""
+    job = LoneJob()
+    job.after(0)
+    job.engine.finished_s = job.at_s
+    asked: list[int | None] = []
+    job.engine.leaving = lambda: asked.append(job.engine.drain_by_s)
+    job.after(10)
+    assert asked == [job.at_s + job.plan.drain_s] and job.service.state.closed is not None
