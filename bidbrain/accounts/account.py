@@ -99,9 +99,9 @@ class JobAccount:
         self._put(now_s, EntryKind.GRANT, allocation, price=price, bid=allocation.bid)
         self._begin(now_s, allocation, InstanceHour(0, price, allocation.vcpus, allocation.vcpus_per_machine))
 
-    def refuse(self, now_s: int, allocation: Allocation, price: int) -> None:
-        """The request is refused: the price was above the bid, or there was no capacity."""
-        self._put(now_s, EntryKind.REFUSED, allocation, price=price)
+    def refuse(self, now_s: int, allocation: Allocation, price: int, reason: str | None = None) -> None:
+        """The request is refused: the price was above the bid, or there was no capacity. reason: it was another one."""
+        self._put(now_s, EntryKind.REFUSED, allocation, price=price, reason=reason)
         self.open.remove(allocation)
 
     def buy_on_demand(

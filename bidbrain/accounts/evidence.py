@@ -55,7 +55,8 @@ class LedgerRisk:
             assert entry.vcpus is not None
             book.granted(entry.at_s, number, market, -(-entry.vcpus // self._per_machine(market)))
         elif entry.kind is EntryKind.REFUSED:
-            book.refused(entry.at_s, market)
+            if entry.reason is None:  # else a quota or a limit refused, not the pool
+                book.refused(entry.at_s, market)
         elif entry.kind is EntryKind.NOTICE:
             book.hinted(entry.at_s, market)
         elif entry.kind in ENDINGS:

@@ -51,8 +51,9 @@ MONEY = (EntryKind.CHARGE, EntryKind.REFUND)
 class Entry:
     """One event. price and bid in micro-dollars per machine hour, amounts signed (a refund is negative).
 
-    hour: number of the instance hour since the grant, from 0. done_vcpu_s: work so far (kind WORK). route, megabytes:
-    two zones, and what went between them, at `price` per GB (kind TRAFFIC).
+    hour: number of the instance hour since the grant, from 0. done_vcpu_s: work so far (kind WORK). reason: of a
+    request, and of a refusal that is not the market's. route, megabytes: two zones, and what went between them, at
+    `price` per GB (kind TRAFFIC).
     """
 
     at_s: int

@@ -120,13 +120,18 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Answered:
-    """The market's answer to an order: its instances, or the reason for none. price: at `at_s`."""
+    """The market's answer to an order: its instances, or the reason for none. price: at `at_s`.
+
+    by_market: the market had no room or was too dear; False: a quota, a limit of the stack or the job's end is the
+    reason, which says nothing about the market.
+    """
 
     at_s: int
     order: int
     price: int
     instances: tuple[Instance, ...]
     why: str = ""
+    by_market: bool = True
     kind: Literal["answered"] = "answered"
 
 

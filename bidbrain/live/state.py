@@ -183,7 +183,8 @@ class JobState:
         for number, share in zip(pending.numbers, shares, strict=True):
             allocation = self._open(number)
             if not share:
-                self.account.refuse(record.at_s, allocation, record.price)
+                why = None if record.by_market else record.why
+                self.account.refuse(record.at_s, allocation, record.price, why)
                 continue
             if len(pending.numbers) == 1 and not whole:
                 allocation.vcpus = len(share) * order.vcpus_per_machine

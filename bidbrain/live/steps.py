@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
-from bidbrain.live.cloud import Instance, MarketClosedError, RefusedError, UnknownOutcomeError
+from bidbrain.live.cloud import CapacityError, Instance, MarketClosedError, RefusedError, UnknownOutcomeError
 from bidbrain.live.decide import allowed, allowed_on_demand, on_demand_size
 from bidbrain.live.held import HeldInstances
 from bidbrain.live.job import LiveJob
@@ -131,34 +131,35 @@ class DecisionSteps:
         """Place an order, or ask about it again; False: no answer yet."""
         market = pending.order.market
         try:
-            instances, why = self._bought(pending)
+            instances, why, by_market = self._bought(pending)
             if instances:
                 at_s = max(pending.ordered.at_s, min(instance.launched_s for instance in instances))
             price = pending.order.bid if pending.order.on_demand else self._job.cloud.price(market, at_s)
         except UnknownOutcomeError as error:
             self.not_answered(error)
             return False
-        self._job.put(Answered(at_s, pending.ordered.order, price, instances, why))
+        self._job.put(Answered(at_s, pending.ordered.order, price, instances, why, by_market))
         if instances:
             self._held.tell(at_s)
         return True
 
-    def _bought(self, pending: Pending) -> tuple[tuple[Instance, ...], str]:
-        """The instances of an order, or none and why. On a cloud a job that ends places none that it has not placed
-        before: as one after another is asked about, an answer that is missing may have held up the rest."""
-        state = self._job.state
+    def _bought(self, pending: Pending) -> tuple[tuple[Instance, ...], str, bool]:
+        """The instances of an order, or none, why, and whether the market itself refused: see `Answered`. On a cloud a
+        job that ends places none that it has not placed before: as one after another is asked about, an answer that is
+        missing may have held up the rest."""
+        state, together = self._job.state, self._job.cloud.together
         ends = state.draining is not None or state.closing is not None
-        if ends and not self._job.cloud.together and pending.ordered.order in self._unplaced:
-            return (), "it was not placed: the job ends"
+        if ends and not together and pending.ordered.order in self._unplaced:
+            return (), "it was not placed: the job ends", False
         self._unplaced.discard(pending.ordered.order)
         try:
-            return self._job.cloud.acquire(pending.order), ""
+            return self._job.cloud.acquire(pending.order), "", True
         except RefusedError as error:
-            return (), str(error)
+            return (), str(error), together or isinstance(error, CapacityError)
         except MarketClosedError as error:
             if state.closing is None:
                 raise
-            return (), str(error)
+            return (), str(error), False
 
     def buy_reliable(self, now_s: int) -> bool:
         """Buy the reliable instances; whether the job has them. Nothing else starts without them."""
