@@ -366,11 +366,17 @@ def _machine(instance: Mapping[str, Any]) -> Instance:
     return Instance(
         instance["InstanceId"],
         tags.get(TAG_ORDER, ""),
-        Market.parse(tags[TAG_MARKET])
-        if TAG_MARKET in tags
-        else Market(instance["InstanceType"], instance["Placement"]["AvailabilityZone"]),
+        _market(instance, tags),
         int(instance["LaunchTime"].timestamp()),
     )
+
+
+def _market(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Market:
+    """As the tag says; of one whose tag is gone, or was changed by hand into none, by what the machine is."""
+    try:
+        return Market.parse(tags[TAG_MARKET])
+    except (KeyError, ValueError):
+        return Market(instance["InstanceType"], instance["Placement"]["AvailabilityZone"])
 
 
 def _fate(instance: Mapping[str, Any], now_s: int) -> EndedInstance:

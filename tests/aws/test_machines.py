@@ -10,6 +10,7 @@ import pytest
 
 from agileml.cli import main
 from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
+from tests.aws.ground import AwsGround
 from tests.aws.layer import IMAGE, REGION, Ec2Layer
 
 pytestmark = pytest.mark.aws
@@ -98,3 +99,12 @@ def test_what_is_missing_is_a_sentence(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
     assert proteus(capsys, *arguments) == (2, "", f"proteus: {sentence}\n")
+
+
+def test_a_machine_whose_market_was_changed_by_hand_is_its_jobs_all_the_same(ec2: Ec2Layer) -> None:
+    (name,) = start(ec2, 1, **{TAG_JOB: "changed", TAG_MARKET: "mine"})
+    ground = AwsGround(ec2, "changed")
+    (held,) = ground.cloud.held()
+    assert held.instance_id == name and held.market.instance_type == "c5.xlarge"
+    ground.cloud.release((name,))
+    assert not ground.cloud.held()
