@@ -24,6 +24,18 @@ class HeldInstances:
             seats[allocation.number < 0] += instances.get(allocation.number, ())
         self._job.trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
+    def tell_again(self, now_s: int) -> None:
+        """Tell a trainer that may be new what it holds, and every notice that is not over: a queue gives each once."""
+        self.tell(now_s)
+        state = self._job.state
+        ours = {instance.instance_id for instance in state.open_instances()}
+        notices = [each for each in state.noticed.values() if each.instance_id in ours]
+        for allocation in state.held():
+            notices += state.hour_end_notices(allocation.number) if allocation.phase is Phase.LEAVING else ()
+        for notice in notices:
+            if notice.deadline_s > now_s:
+                self._job.trainer.warn(now_s, notice)
+
     def pass_on_notices(self, now_s: int) -> None:
         """Journal new notices, and tell the trainer all that are open.
 

@@ -79,7 +79,7 @@ class Service:
         if self.state.opened is None:
             plan, least_s = self._job.plan, 0 if self._job.cloud.together else MINIMUM_S
             self._job.put(Opened(plan.name, plan.scheme, plan.start_s, least_s))
-        self._held.tell(self._job.time.now_s())
+        self._held.tell_again(self._job.time.now_s())
         while self.state.closed is None:
             self.step()
             if self.state.closed is None:

@@ -77,7 +77,7 @@ class JobState:
         self.full: set[Market] = set()  # markets that refused since the decision
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
-        self.noticed: set[str] = set()
+        self.noticed: dict[str, InstanceNotice] = {}  # by id
         self.at_risk: set[int] = set()  # allocations with an instance that the cloud has warned of
         self._early: list[InstanceNotice] = []  # of instances that no order was answered with yet
         self.draining: Draining | None = None
@@ -206,8 +206,7 @@ class JobState:
 
     def _notice(self, record: Noticed) -> None:
         """Remember notices. A rebalance hint is in the ledger too: it says something about its pool."""
-        for notice in record.notices:
-            self.noticed.add(notice.notice_id)
+        self.noticed.update((notice.notice_id, notice) for notice in record.notices)
         self._warn(record.at_s, (*self._early, *record.notices))
 
     def _warn(self, now_s: int, notices: Iterable[InstanceNotice]) -> None:

@@ -13,7 +13,7 @@ from bidbrain.live.replay import Replay
 from bidbrain.live.service import Service
 from bidbrain.policy.base import Decision, MarketView, Request
 from bidbrain.policy.registry import find_scheme
-from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
+from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, Engine0, LoneJob
 from tests.bidbrain.live.makers import LiveRig, Memory, plan_of
 from tests.bidbrain.makers import pool
 from tests.bidbrain.policy.test_today import setting_of
@@ -140,3 +140,24 @@ def test_a_warning_that_comes_before_the_answer_of_its_order_is_kept_for_it(aler
     hints = [each for each in job.service.state.account.entries if each.kind is EntryKind.NOTICE]
     assert len(hints) == (alert is Alert.REBALANCE)
     assert type(job.service.state)(job.setting, job.log.records).warned == {0}
+
+
+def test_a_new_process_tells_its_trainer_the_warnings_that_the_queue_gave_to_the_one_before() -> None:
+    def two(now_s: int, view: MarketView) -> Decision:
+        return Decision((Request(SMALL, 1, ON_DEMAND, 2),) if not view.holdings else (), "two", now_s + 300)
+
+    job = LoneJob(two)
+    job.after(0)
+    over, open_ = (name for name, own in job.cloud.running.items() if own.market == SMALL)
+    job.cloud.open_notices = (
+        notice_of(Alert.TERMINATE, over, job.at_s + 10),
+        notice_of(Alert.TERMINATE, open_, job.at_s + 120),
+        notice_of(Alert.TERMINATE, "i-stranger", job.at_s + 120),
+    )
+    job.after(5)
+    job.cloud.open_notices = ()  # the queue gives each once
+    job.at_s += 20
+    job.engine = Engine0()
+    job.engine.finished_s = job.at_s
+    job.restarted().run()
+    assert job.engine.warned == [open_], "the machine whose time is over is still there: it was a false alarm"
