@@ -25,7 +25,7 @@ from bidbrain.aws.stack.facts import check_region, read_facts
 from bidbrain.aws.stack.find import find
 from bidbrain.aws.stack.names import Names, names_of
 from bidbrain.aws.stack.parts import Step, planned
-from bidbrain.aws.stack.status import ListedPart, Running, parts, running
+from bidbrain.aws.stack.status import ListedPart, Running, look
 from bidbrain.aws.stack.template import (
     RegionImage,
     Surroundings,
@@ -180,13 +180,9 @@ class Stack:
         with errors("credentials"):
             return str(self.aws.client("sts").get_caller_identity()["Account"])
 
-    def parts(self) -> tuple[ListedPart, ...]:
-        """Its parts, without instances and objects. Raises CloudError."""
-        return parts(self.aws, self.site, self.account())
-
-    def machines(self) -> tuple[Running, ...]:
-        """Its instances that run now. Raises CloudError."""
-        return running(self.aws, self.site)
+    def status(self) -> tuple[tuple[ListedPart, ...], tuple[Running, ...]]:
+        """Its parts, without instances and objects, and its instances that run now. Raises CloudError."""
+        return look(self.aws, self.site, self.account())
 
     # -- the token ----------------------------------------------------------------------------------------------
 

@@ -117,12 +117,12 @@ def status(
 
     with _sentences():
         stack = _stack(config, settings)
-        parts, machines = stack.parts(), stack.machines()
+        parts, machines = stack.status()
         if as_json:
             told = [vars(each) | {"hours": round(hours(each), 3)} for each in machines]
             print(json.dumps({"parts": [f"{p.kind} {p.name}" for p in parts], "machines": told}, indent=2))
             return
-        if not parts:
+        if not parts and not machines:
             print(f"There is nothing of the stack {stack.site.name} in {stack.site.region}.")
             return
         for part in parts:

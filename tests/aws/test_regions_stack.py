@@ -15,8 +15,10 @@ from bidbrain.aws.stack.attach import attach
 from bidbrain.aws.stack.checks import Scale, Verdict, checks
 from bidbrain.aws.stack.facts import read_facts
 from bidbrain.aws.stack.formation import StackError
+from bidbrain.aws.stack.names import TAG_STACK
 from bidbrain.aws.stack.parts import Action, ForeignError, PartKind
-from bidbrain.aws.stack.status import parts, running
+from bidbrain.aws.stack.status import look
+from tests.aws.layer import IMAGE
 from tests.aws.stack_rig import ACCOUNT, OTHER_REGIONS, Killed, StackRig, moments
 
 pytestmark = pytest.mark.aws
@@ -46,13 +48,23 @@ def test_what_up_makes_in_another_region(rig: StackRig) -> None:
     ec2 = rig.plain.at(WEST).client("ec2")
     found = ec2.describe_subnets(SubnetIds=list(there.place.subnets.values()))["Subnets"]
     assert sorted(each["CidrBlock"] for each in found) == ["10.81.0.0/20", "10.81.16.0/20"]
-    listed = {(part.kind, part.name) for part in parts(rig.plain, rig.site, ACCOUNT)}
+    parts, machines = look(rig.plain, rig.site, ACCOUNT)
+    listed = {(part.kind, part.name) for part in parts}
     assert ("peering of networks", "us-east-1 with us-west-2") in listed
     policy = rig.plain.client("iam").get_role_policy(
         RoleName=f"proteus-{rig.site.name}-head", PolicyName=f"proteus-{WEST}"
     )["PolicyDocument"]
     assert "ec2:CreateFleet" in str(policy) and "us-east-1" not in json.dumps(policy)
-    assert [each.is_head for each in running(rig.plain, rig.site)] == [True]
+    assert [each.is_head for each in machines] == [True]
+
+
+def test_a_machine_in_a_region_that_the_config_has_lost_is_shown(rig: StackRig) -> None:
+    rig.up()
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": TAG_STACK, "Value": rig.site.name}]}]
+    ec2 = rig.plain.at(WEST).client("ec2")
+    started = ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, TagSpecifications=tags)
+    _, machines = look(rig.plain, rig.site.model_copy(update={"regions": {}}), ACCOUNT)
+    assert [each.instance_id for each in machines[1:]] == [started["Instances"][0]["InstanceId"]]
 
 
 def test_a_notice_goes_through_the_rule_and_queue_of_its_region(rig: StackRig) -> None:

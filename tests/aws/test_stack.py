@@ -12,7 +12,7 @@ import pytest
 from bidbrain.aws.stack.attach import attach
 from bidbrain.aws.stack.authority import Authority
 from bidbrain.aws.stack.parts import Action, ForeignError, PartKind
-from bidbrain.aws.stack.status import parts
+from bidbrain.aws.stack.status import look
 from bidbrain.live.cloud import CloudError
 from tests.aws.stack_rig import ACCOUNT, Killed, StackRig, moments
 
@@ -110,7 +110,7 @@ def test_everything_carries_the_tags_of_the_stack_and_of_its_owner(rig: StackRig
 
 def test_people_see_every_part(rig: StackRig) -> None:
     rig.up()
-    kinds = {part.kind for part in parts(rig.plain, rig.site, ACCOUNT)}
+    kinds = {part.kind for part in look(rig.plain, rig.site, ACCOUNT)[0]}
     assert {"head", "bucket", "role", "queue", "rule", "security group", "launch template"} <= kinds
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from bidbrain.aws.stack.find import find
 from bidbrain.aws.stack.formation import Formation
 from bidbrain.aws.stack.links import clients_of
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, names_of
-from bidbrain.aws.stack.parts import PartKind, name_in
+from bidbrain.aws.stack.parts import Found, PartKind, name_in
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Running:
     launched_s: int
 
 
-def running(aws: Clients, site: Site) -> tuple[Running, ...]:
-    """Every instance of the stack that has not ended, of all regions, the head first. Raises CloudError."""
+def running(aws: Clients, site: Site, regions: Iterable[str]) -> tuple[Running, ...]:
+    """Every instance of the stack in these regions that has not ended, the head first. Raises CloudError."""
     filters = [
         {"Name": f"tag:{TAG_STACK}", "Values": [site.name]},
         {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
     ]
     found = []
     with errors("listing machines"):
-        for region in site.all_regions:
+        for region in regions:
             ec2 = clients_of(aws, site, region).client("ec2")
             for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
                 for reservation in page["Reservations"]:
@@ -73,10 +73,16 @@ class ListedPart:
     is_whole: bool
 
 
-def parts(aws: Clients, site: Site, account: str) -> tuple[ListedPart, ...]:
-    """The parts of a stack without its instances and objects. Raises CloudError."""
-    hidden = (PartKind.INSTANCE, PartKind.FLEET, PartKind.OBJECTS, PartKind.VOLUME)
+def look(aws: Clients, site: Site, account: str) -> tuple[tuple[ListedPart, ...], tuple[Running, ...]]:
+    """The parts of a stack, and its instances, also in a region that the config has lost. Raises CloudError."""
     found = find(aws, site, account)
+    regions = dict.fromkeys((*site.all_regions, *(each.region for each in found.parts if each.region)))
+    return _listed(aws, site, account, found), running(aws, site, regions)
+
+
+def _listed(aws: Clients, site: Site, account: str, found: Found) -> tuple[ListedPart, ...]:
+    """The parts of a stack without its instances and objects."""
+    hidden = (PartKind.INSTANCE, PartKind.FLEET, PartKind.OBJECTS, PartKind.VOLUME)
     told = [
         ListedPart(part.kind, part.name, part.is_current or part.kind is PartKind.HEAD)
         for part in found.parts
