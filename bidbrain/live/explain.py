@@ -142,9 +142,8 @@ def _answered(record: Answered, told: _Told) -> Iterator[ExplainedLine]:
     if ordered.reliable:
         what = "reliable machines"
     else:
-        parts = ordered.parts
+        parts = min(ordered.parts, got)  # a market may have room for some alone: for the first of them
         if record.order not in told.first:  # on demand: numbered when it is bought
-            parts = min(parts, got)
             told.number(record.order, parts, "on demand")
         first, last = told.first[record.order], told.first[record.order] + parts - 1
         what = f"allocation {first}" if first == last else f"allocations {first} to {last}"

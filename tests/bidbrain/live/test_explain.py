@@ -9,7 +9,9 @@ from bidbrain.accounts.ledger import EntryKind
 from bidbrain.live.cloud import Alert, InstanceNotice
 from bidbrain.live.explain import explain
 from bidbrain.live.journal import Journal, Noticed, read_journal
+from bidbrain.policy.base import Decision, MarketView, Request
 from bidbrain.policy.registry import find_scheme
+from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
 from tests.bidbrain.live.makers import LiveRig, play_in
 from tests.bidbrain.makers import made_trace
 from tests.bidbrain.policy.test_today import setting_of
@@ -47,3 +49,15 @@ def test_a_notice_is_told_and_a_folder_without_a_journal_is_one_sentence(tmp_pat
     done = CliRunner().invoke(app, ["market", "explain", str(tmp_path / "none")])
     assert done.exit_code == 2
     assert "no journal there" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_an_order_that_was_filled_in_part_names_the_allocations_that_there_are() -> None:
+    def three(now_s: int, view: MarketView) -> Decision:
+        return Decision((Request(SMALL, 1, ON_DEMAND, 3),) if not view.holdings else (), "three", now_s + 300)
+
+    job = LoneJob(three)
+    job.cloud.most[SMALL.zone] = 2
+    job.after(0)
+    assert [a.number for a in job.service.state.held()] == [0, 1]
+    (got,) = (str(line) for line in explain(job.log.records) if f" got 2 of {SMALL}" in str(line))
+    assert got.endswith("(allocations 0 to 1)")
