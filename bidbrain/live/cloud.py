@@ -134,7 +134,7 @@ class Cloud(Protocol):
         ...
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
-        """Give back; idempotent."""
+        """Give back; idempotent. What runs for a job of which nothing is left, and is of no order, goes with it."""
         ...
 
     def held(self) -> tuple[Instance, ...]:

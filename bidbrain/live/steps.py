@@ -234,8 +234,8 @@ class JobEnd:
             self._job.put(Released(self._job.time.now_s(), new))
 
     def _give_back_strays(self) -> None:
-        if strays := tuple(instance.instance_id for instance in self._job.cloud.held()):
-            self._job.cloud.release(strays)
+        """Also where there are none: see `Cloud.release`."""
+        self._job.cloud.release(tuple(instance.instance_id for instance in self._job.cloud.held()))
 
     def _close(self, now_s: int, closing: Closing) -> None:
         """Book what came before the job's end, and the end."""

@@ -11,13 +11,14 @@ from bidbrain.history.prices import History
 from bidbrain.instants import Interval
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan
-from bidbrain.live.journal import Closing, Journal
+from bidbrain.live.journal import Closing, Ended, Journal
 from bidbrain.live.service import Service
 from bidbrain.policy.today import Elastic
 from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
 from tests.bidbrain.live.kills import Fuse, FusedCloud, FusedJournal, Killed, pick
+from tests.bidbrain.live.lone_cloud import LoneJob
 from tests.bidbrain.live.makers import ModelTrainer
-from tests.kubernetes.ground import SPOT, Ground, ground_of
+from tests.kubernetes.ground import SPOT, Ground, ground_of, soon
 
 NODES = 3
 LOST_AT_S = 900
@@ -108,6 +109,32 @@ def test_a_service_that_is_killed_anywhere_leaves_nothing_and_buys_nothing_twice
     rng = random.Random(5)
     for number in range(1):
         played(tmp_path / str(number), [pick(rng, moments) for _ in range(2)])
+
+
+def test_a_job_that_ends_without_a_pod_leaves_none_that_kuberay_made_instead(tmp_path: Path) -> None:
+    """Its last pod is lost while it drains, for less time than a pod of no order is kept."""
+    with ground_of(tmp_path) as ground:
+        job = LoneJob(setting=setting_of())
+        job.cloud, job.at_s = ground.cloud(setting=job.setting), ground.now_s()  # type: ignore[assignment]
+        job.restarted()
+        job.after(0)
+        (pod,) = ground.operator.names("stays")
+        job.service.stop("told to stop")
+        job.after(0)
+        ground.operator.evict(pod)
+        ground.settled()
+
+        def is_known() -> bool:
+            job.after(ground.now_s() - job.at_s)
+            return bool(job.of(Ended))
+
+        soon(ground, is_known)
+        assert ground.server.items("pods")
+        job.engine.is_drained = True
+        job.after(0)
+        assert job.service.state.closed is not None
+        ground.settled()
+        assert not ground.server.items("pods")
 
 
 @pytest.mark.slow
