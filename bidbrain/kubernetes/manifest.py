@@ -192,6 +192,8 @@ SCALES_ONLY = (
 )
 SAME_GROUPS = (
     "size(object.spec.workerGroupSpecs) == size(oldObject.spec.workerGroupSpecs) && "
+    "oldObject.spec.workerGroupSpecs.all(old, "
+    "object.spec.workerGroupSpecs.exists(group, group.groupName == old.groupName)) && "
     "object.spec.workerGroupSpecs.all(group, oldObject.spec.workerGroupSpecs.exists(old, "
     "old.groupName == group.groupName && "
     "group.all(key, key in ['replicas', 'scaleStrategy'] || (key in old && group[key] == old[key])) && "

@@ -307,6 +307,7 @@ def test_a_job_may_scale() -> None:
         lambda item: item["spec"]["workerGroupSpecs"][1].update(maxReplicas=999),
         lambda item: item["spec"]["workerGroupSpecs"][1].update(numOfHosts=9),
         lambda item: item["spec"]["workerGroupSpecs"][1].update(groupName="other"),
+        lambda item: item["spec"].update(workerGroupSpecs=[item["spec"]["workerGroupSpecs"][0]] * 2),
         lambda item: item["spec"].update(authOptions={"mode": "disabled"}),
         lambda item: item["spec"].pop("authOptions"),
         lambda item: item["spec"].update(headServiceAnnotations={"a": "b"}),
