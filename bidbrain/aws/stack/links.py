@@ -205,14 +205,17 @@ def _check_route(ec2: Any, table: str, cidr: str, peering: str) -> None:
 
 
 def disconnect(aws: Clients, site: Site, part: Part) -> None:
-    """Remove the routes to a peering, then the peering; rules go with their groups. Raises ClientError."""
+    """Remove the routes to a peering, then the peering; rules go with their groups. Raises ClientError.
+
+    Routes of other kinds than ours lead nowhere then, and stay.
+    """
     by_peering = [{"Name": "route.vpc-peering-connection-id", "Values": [part.part_id]}]
     for region in (part.region, part.other_region):
         ec2 = clients_of(aws, site, region).client("ec2")
         for table in ec2.describe_route_tables(Filters=by_peering)["RouteTables"]:
             for route in table["Routes"]:
-                if route.get("VpcPeeringConnectionId") == part.part_id:
-                    cidr = route["DestinationCidrBlock"]
+                cidr = route.get("DestinationCidrBlock")
+                if cidr is not None and route.get("VpcPeeringConnectionId") == part.part_id:
                     ec2.delete_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock=cidr)
     ec2 = clients_of(aws, site, part.region).client("ec2")
     ec2.delete_vpc_peering_connection(VpcPeeringConnectionId=part.part_id)
