@@ -31,6 +31,9 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_ELEMENTS = 1 << 18  # of one tuple, dict or dataclass
 MAX_DEPTH = 16  # dataclasses within dataclasses
 MAX_INT_BYTES = 1 << 18  # a set of the most units that a clock may have is a number of 128 KB
+MAX_INTS_BYTES = (
+    1 << 28
+)  # of all such ints of a message: low zeros do not travel, so a short header may name many
 MAX_SIGNATURES = 4096
 
 _NO_ARRAY = np.empty(0, np.uint8)
@@ -214,13 +217,14 @@ class Codec:
 class _Reading:
     """One call of `decode`: the arrays that came and how many the header has used so far."""
 
-    __slots__ = ("arrays", "codec", "depth", "taken")
+    __slots__ = ("arrays", "codec", "depth", "ints_bytes", "taken")
 
     def __init__(self, codec: Codec, arrays: Sequence[np.ndarray]) -> None:
         self.codec = codec
         self.arrays = arrays
         self.taken = 0
         self.depth = 0
+        self.ints_bytes = 0
 
     def record(self, header: bytes | memoryview) -> Any:
         row = msgpack.unpackb(
@@ -266,6 +270,9 @@ class _Reading:
             zeros = int.from_bytes(data[:_ZEROS_BYTES], "little")
             if (size := zeros + len(data) - _ZEROS_BYTES) > MAX_INT_BYTES:
                 raise CodecError(f"an int of {size} bytes, the most is {MAX_INT_BYTES}")
+            self.ints_bytes += zeros + len(data)
+            if self.ints_bytes > MAX_INTS_BYTES:
+                raise CodecError(f"ints of {self.ints_bytes} bytes, the most is {MAX_INTS_BYTES}")
             return int.from_bytes(data[_ZEROS_BYTES:], "little", signed=True) << 8 * zeros
         raise CodecError(f"unknown extension {code}")
 

@@ -178,6 +178,14 @@ def test_values_of_all_types_are_exact() -> None:
     assert there_and_back(Checked(share=1)) == Checked(share=1)
 
 
+def test_a_short_header_does_not_fill_the_memory() -> None:
+    """Low zeros of an int do not travel: these would be 400 MB."""
+    header, sent = CODEC.encode(Push(1, 2, 3, (1 << 1_600_000,) * 2_000, NodeId("n"), np.zeros(2)))
+    assert len(header) < 100_000
+    with pytest.raises(CodecError, match=r"ints of .* bytes, the most is 268435456"):
+        CODEC.decode(header, sent)
+
+
 def test_arrays_travel_by_reference_and_come_back_as_views() -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     header, sent = CODEC.encode(Push(1, 2, 3, (0, 1), NodeId("n"), array))
