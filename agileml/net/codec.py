@@ -31,9 +31,8 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_ELEMENTS = 1 << 18  # of one tuple, dict or dataclass
 MAX_DEPTH = 16  # dataclasses within dataclasses
 MAX_INT_BYTES = 1 << 18  # a set of the most units that a clock may have is a number of 128 KB
-MAX_INTS_BYTES = (
-    1 << 28
-)  # of all such ints of a message: low zeros do not travel, so a short header may name many
+# Of all such ints of a message: their low zeros do not travel, so a short header may name many.
+MAX_INTS_BYTES = 1 << 28
 MAX_SIGNATURES = 4096
 
 _NO_ARRAY = np.empty(0, np.uint8)

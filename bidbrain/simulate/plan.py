@@ -92,8 +92,8 @@ def _priced(
     The table has plain Linux alone: of another product the price is known only if the user gives it.
     """
     overrides = {name: micro_usd(price) for name, price in config.on_demand.items()}
-    other = {m.instance_type: m.product for m in markets if not m.product.startswith("Linux")}
-    unknown = sorted(other.keys() - overrides.keys() - set(config.types))
+    other = {m.instance_type for m in markets if not m.product.startswith("Linux")} - overrides.keys()
+    unknown = sorted(other - set(config.types))
     for name in sorted({market.instance_type for market in markets} - set(config.types) - set(unknown)):
         try:
             types_at([name], evaluate.start_s, overrides, config.vcpus)
@@ -101,7 +101,7 @@ def _priced(
             unknown.append(name)
     left = tuple(market for market in markets if market.instance_type not in unknown)
     for market in left or markets:
-        if market.instance_type in other.keys() - overrides.keys():
+        if market.instance_type in other:
             raise UnknownTypeError(
                 f"no on-demand price is known for {market.instance_type} with {market.product}, only with Linux",
                 f"--on-demand {market.instance_type}=USD",

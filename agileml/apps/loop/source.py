@@ -110,7 +110,7 @@ class ScriptSource:
         return Path(self.path).name
 
     def main(self) -> Main:
-        # A module of its own: classes, string annotations and compiled graphs are looked up in it by its name.
+        """A module of its own: classes, string annotations and compiled graphs are looked up in it by its name."""
         module = ModuleType("__main__")
         module.__file__, module.__package__ = self.path, self.package or None
         vars(module)["__builtins__"] = __builtins__
@@ -144,7 +144,7 @@ class FunctionSource:
         return f"{getattr(self.function, '__name__', 'the function')}()"
 
     def main(self) -> None:
-        return None
+        """It stays in the main module that is there."""
 
     def run(self, main: Main | None) -> None:
         self.function()
