@@ -169,9 +169,9 @@ def expected_s(
 ) -> float:
     """The seconds of a clock: the slowest stage, or the busiest link where that is slower.
 
-    A machine's link carries what it sends forward and back. The machines of a stage exchange their sums when they are
-    computed (all but their own share, twice), and with a flush the pipeline fills and runs empty once. `speeds`: of the
-    stages, where they are not alike.
+    A machine's link carries what it sends forward and back. The machines of a stage exchange their sums (all but their
+    own share, twice) when they are computed, or, without a flush before the last stage, while they compute the next
+    clock. With a flush the pipeline fills and runs empty once. `speeds`: of the stages, where they are not alike.
     """
     busy_s = [
         s / v for s, v in zip(stage_seconds(model, cut), speeds or [1.0] * len(cut.replicas), strict=True)
@@ -187,7 +187,8 @@ def expected_s(
         for count, (a, b) in zip(cut.replicas, cut.ranges, strict=True)
     ]
     if not flushes:
-        return max(*carried_s, *(busy + waits for busy, waits in zip(busy_s, exchange_s, strict=True)))
+        beside_s = [sent_s + waits for sent_s, waits in zip(carried_s[:-1], exchange_s[:-1], strict=True)]
+        return max(*busy_s[:-1], *beside_s, carried_s[-1], busy_s[-1] + exchange_s[-1])
     slowest = max(range(len(busy_s)), key=busy_s.__getitem__)
     fill_s = sum(unit_s) - unit_s[slowest] + 2 * sum(sent) / model.units / bytes_per_s
     return max(busy_s[slowest], *carried_s) + fill_s + max(exchange_s)

@@ -338,12 +338,15 @@ class StepsLogged:
 @dataclass(frozen=True)
 class StagesArranged:
     """In a pipeline without a flush: from `clock` on, under `epoch`, stage l has the partitions before `ends[l]` that
-    no earlier stage has. Replaces what an earlier epoch says of these clocks; at `clock` nothing is in flight."""
+    no earlier stage has. Replaces what an earlier epoch says of these clocks; at `clock` nothing is in flight.
+    `overlapping`: the stages whose weights are one clock older, as their machines exchange the sums of a clock while
+    they compute the next."""
 
     kind: ClassVar = "stages"
     epoch: int
     clock: int
     ends: tuple[int, ...]
+    overlapping: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -142,6 +142,12 @@ def _hints(kind: Any) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
+@cache
+def _required(kind: Any) -> frozenset[str]:
+    """The fields without a default. One that has it was added later, and older logs of this version lack it."""
+    return frozenset(field.name for field in fields(kind) if field.default is MISSING)
+
+
 def _inner(kind: Any) -> Any:
     """The T of `T | None`."""
     (inner,) = (each for each in get_args(kind) if each is not NoneType)
@@ -184,16 +190,18 @@ def _read(kind: Any, found: Any) -> Any:
     elif origin is None and issubclass(kind, Enum):
         with suppress(ValueError):
             return kind(found)
-    elif origin is None and isinstance(found, dict) and found.keys() == _hints(kind).keys():
+    elif (
+        origin is None and isinstance(found, dict) and _required(kind) <= found.keys() <= _hints(kind).keys()
+    ):
         return _read_record(kind, found)
     raise _WrongError(found, _words(kind))
 
 
 def _read_record(kind: Any, found: Mapping[str, Any]) -> Any:
     values = {}
-    for name, hint in _hints(kind).items():
+    for name, value in found.items():
         try:
-            values[name] = _read(hint, found[name])
+            values[name] = _read(_hints(kind)[name], value)
         except _WrongError as wrong:
             inside = f"{name}.{wrong.inside}" if wrong.inside else name
             raise _WrongError(wrong.found, wrong.expected, inside=inside) from None

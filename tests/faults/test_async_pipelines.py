@@ -62,16 +62,16 @@ def test_a_death_a_join_and_a_notice_and_the_same_bits_by_the_log(
 
 
 @pytest.mark.parametrize("mode", ["stash", pytest.param("none", marks=pytest.mark.slow)])
-def test_replicas_of_a_stage_have_the_bits_of_the_log_that_says_nothing_of_them(
-    mode: str, tmp_path: Path
-) -> None:
+def test_replicas_of_a_stage_have_the_bits_of_the_log(mode: str, tmp_path: Path) -> None:
     model = JOB["model"] | {"arguments": {"size": 8, "batch_norm": True}}
     values = STASH | {"model": model, "slices": 8, "pipeline": {"mode": mode, "replicas": [2, 1]}}
     rig = FaultRig(values, tmp_path)
     ran = rig.finish()
     assert [change.reason.count("units)") for change in ran.of(MembershipChanged)] == [2, 0, 2, 0]
     assert [change.redone for change in ran.of(MembershipChanged)][2:] == [0, 0]
-    assert {len(told.ends) for told in ran.of(StagesArranged)} == {2}
+    assert [(len(told.ends), told.overlapping) for told in ran.of(StagesArranged)] == [
+        (2, overlapping) for overlapping in ((0,), (), (0,), ())
+    ]
     assert_replayed(values, record(rig, ran, tmp_path / "run"), tmp_path / "again")
 
 

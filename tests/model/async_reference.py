@@ -2,7 +2,8 @@
 
 With stages 0 .. n - 1 the update of clock t is the gradient at w_l^(t - (n - 1 - l)) for each stage l, but never at a
 version before the clock at which the pipeline was last empty. Without stashed weights the backward is at w^(t). With
-vertical sync it is the gradient at w_l^(t - (n - 1)) for all l, with two buffers at w_l^(t - 1) if n > 1.
+vertical sync it is the gradient at w_l^(t - (n - 1)) for all l, with two buffers at w_l^(t - 1) if n > 1. A stage that
+exchanges sums while it computes has each version one clock later, and with vertical sync all are as old as the first.
 """
 
 from __future__ import annotations
@@ -36,13 +37,21 @@ def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> d
         for clock in range(first, stop):
             read = [
                 [
-                    versions[max(first, clock - _age(job.pipeline.mode, stage, len(each.ends)))][table][a:b]
+                    versions[max(first, clock - _age(job.pipeline.mode, stage, each))][table][a:b]
                     for stage, (a, b) in enumerate(pairwise(edges))
                 ]
                 for table in range(len(tables))
             ]
             whole = tuple(np.concatenate(parts) for parts in read)
-            back = versions[clock] if job.pipeline.mode is PipelineMode.NONE else whole
+            newest = [
+                [
+                    versions[max(first, clock - (stage in each.overlapping))][table][a:b]
+                    for stage, (a, b) in enumerate(pairwise(edges))
+                ]
+                for table in range(len(tables))
+            ]
+            is_newest = job.pipeline.mode is PipelineMode.NONE
+            back = tuple(np.concatenate(parts) for parts in newest) if is_newest else whole
             total = _gradient(toy, job, clock, whole, back)
             before = [table.reshape(-1) for table in versions[clock]]
             applied = apply_total(total, tables, before, state, clock, job.optimizer, in_place=False)
@@ -51,12 +60,13 @@ def async_reference(toy: StagedToy, job: Job, stages: Sequence[StagesFrom]) -> d
     return {table.name: values for table, values in zip(tables, versions[-1], strict=True)}
 
 
-def _age(mode: PipelineMode, stage: int, stages: int) -> int:
+def _age(mode: PipelineMode, stage: int, arranged: StagesFrom) -> int:
+    stages = len(arranged.ends)
     if mode is PipelineMode.VERTICAL_SYNC:
-        return stages - 1
+        return stages - 1 + (0 in arranged.overlapping)
     if mode is PipelineMode.DOUBLE_BUFFERED:
         return 1 if stages > 1 else 0
-    return stages - 1 - stage
+    return stages - 1 - stage + (stage in arranged.overlapping)
 
 
 def _gradient(toy: StagedToy, job: Job, clock: int, read: Tables, back: Tables) -> Contribution:

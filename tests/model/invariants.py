@@ -29,7 +29,9 @@ def check_view(job: Job, view: View) -> None:
     if job.pipeline is not None and not job.pipeline.flushes:
         clocks = [each.clock for each in view.stages]
         assert clocks == sorted(set(clocks)), f"stages of one clock twice: {view.stages}"
-        assert view.stages[-1] == StagesFrom(view.base, tuple(stage.stop for stage in view.pipeline))
+        overlapping = tuple(at for at, stage in enumerate(view.pipeline[:-1]) if len(stage.replicas) > 1)
+        stops = tuple(stage.stop for stage in view.pipeline)
+        assert view.stages[-1] == StagesFrom(view.base, stops, overlapping)
     if job.pipeline is not None:
         check_pipeline(job, view)
     covered = 0

@@ -42,7 +42,7 @@ class ResumedSimulation(Simulation):
         """What the log of `before` says of its first clocks, where the bits follow from the log."""
         if self.schedule.toy_mode in ASYNC:
             told = stages_in(before.all_told_stages(), clocks)
-            self.stages_before = [StagesArranged(0, each.clock, each.ends) for each in told]
+            self.stages_before = [StagesArranged(0, each.clock, each.ends, each.overlapping) for each in told]
         if self.schedule.toy_mode in ELASTIC:
             for partition, taken in enumerate(before.steps(clocks)):
                 positions = tuple(step.position for step in taken)

@@ -6,6 +6,7 @@ All stages are walked by the code of machines (`walk`), each as far as it comes 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,7 +44,7 @@ def stages_in(events: Iterable[StagesArranged], clocks: int) -> tuple[StagesFrom
     found: list[StagesFrom] = []
     for event in sorted(events, key=lambda event: event.epoch):
         found = [each for each in found if each.clock < event.clock]
-        found.append(StagesFrom(event.clock, event.ends))
+        found.append(StagesFrom(event.clock, event.ends, event.overlapping))
     first = min((each.clock for each in found), default=None)
     if first != 0:
         told = "no stages" if first is None else f"stages from clock {first} on"
@@ -55,12 +56,14 @@ def stages_in(events: Iterable[StagesArranged], clocks: int) -> tuple[StagesFrom
 
 @dataclass
 class _Stage:
-    """A stage between two changes. step: the next one that it takes."""
+    """A stage between two changes. step: the next one that it takes. summed: clocks that are not applied, because the
+    next step does not read them yet."""
 
     walker: StageWalker
     first: int  # partition
     step: int
     version: int
+    summed: deque[Computed] = field(default_factory=deque)
     crossings: Crossings = field(default_factory=Crossings)
     walk: Walk | None = None
     awaited: Awaited | None = None
@@ -110,7 +113,8 @@ class StagesReplay:
         arranged = Arrange(
             epoch,
             tuple(
-                StageGroup(*edge, ((name, whole),)) for name, edge in zip(names, pairwise(edges), strict=True)
+                StageGroup(*edge, ((name, whole),), overlaps=number in layers.overlapping)
+                for number, (name, edge) in enumerate(zip(names, pairwise(edges), strict=True))
             ),
         )
         made = (self._application, self._plan, self._work, self._rules)
@@ -128,10 +132,12 @@ class StagesReplay:
     def _go_on(self, number: int, stages: Sequence[_Stage], arranged: Arrange, first: int, stop: int) -> None:
         """Take the steps of a stage until it needs a message that is not there."""
         stage = stages[number]
-        lag = lag_of(self._rules.mode, len(stages) - 1 - number)
+        lag = lag_of(self._rules.mode, arranged.stages, number)
         while stage.version < stop:
             if stage.walk is None:
-                assert version_of(stage.step, first, lag) == stage.version, stage
+                self._apply_up_to(version_of(stage.step, first, lag), stage)
+                if stage.version == stop:
+                    return
                 job = self._job(arranged.epoch, stage.step, begins=stage.step < stop)
                 stage.walk = stage.walker.walk(job, arranged, self._blocks.__getitem__, lambda: 0.0)
                 stage.step += 1
@@ -159,8 +165,13 @@ class StagesReplay:
             case Crossed():
                 stages[int(found.to)].crossings.deliver(found.crossing)
             case Computed():
-                self._apply(found)
-                stage.version = found.clock + 1
+                stage.summed.append(found)
+
+    def _apply_up_to(self, version: int, stage: _Stage) -> None:
+        """Apply the sums of the clocks that the stage reads in a step on this version."""
+        while stage.version < version:
+            self._apply(stage.summed.popleft())
+            stage.version += 1
 
     def _job(self, epoch: int, clock: int, *, begins: bool) -> Compute:
         units = self._work.units

@@ -5,7 +5,8 @@ clock t - d, where d = S - 1 - l stages stand behind it. The stage's newest weig
 before t - d, so they depend on t alone and not on which stage was faster. With stashed weights the forward and the
 backward of a clock use these (thesis 5.3.3: stage l is d updates behind). With vertical sync they use those that the
 first stage has in step t, after the clocks before t - S + 1; a stage keeps them until then. Without stashed weights a
-backward uses the newest of its own step.
+backward uses the newest of its own step. A stage whose replicas exchange their sums while they compute the next step
+has one clock less in step t: those before t - d - 1.
 
 The first stage says where the clocks end, before a membership change or at the end of the job: a marker in place of
 activations goes through all stages. Behind it a step has no forward, so what is in flight runs through.
@@ -68,9 +69,9 @@ class AsyncStageWalker(StageWalker):
 
     def _read(self, clock: int, place: StagePlace, newest: list[Blocks]) -> list[Blocks]:
         """The weights that the forward of a clock reads. newest: those that the stage has in the clock's step."""
-        behind = place.behind_count
-        self._versions[version_of(clock, self._first, lag_of(self._mode, behind))] = newest
-        wanted = version_of(clock, self._first, age_of(self._mode, len(place.stages), behind))
+        at = self._mode, place.stages, place.number
+        self._versions[version_of(clock, self._first, lag_of(*at))] = newest
+        wanted = version_of(clock, self._first, age_of(*at))
         self._versions = {version: kept for version, kept in self._versions.items() if version >= wanted}
         return self._versions[wanted]
 

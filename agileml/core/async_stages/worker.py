@@ -3,7 +3,8 @@ that read it.
 
 A step is the forward of one clock and the backward of an earlier one (`core.async_stages.walk`), so several clocks are
 in flight. The sums of a clock of all the stage's machines make the next version, which each of them pulls. None can be
-a version ahead of another, since it would lack the other's sums.
+a version ahead of another, since it would lack the other's sums: where a step does not need the version that comes, its
+sums wait until that is here.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ class AsyncStageWorker(Worker):
         super().__init__(me, job, send, ask)
         assert job.pipeline is not None
         self._rules = job.pipeline
-        self.lag = 0  # steps from a clock's forward to its backward
+        self.lag = 0  # clocks that the newest version lacks in a step
+        self._behind = 0  # stages
         self._next = 0  # the step to ask for
         self._end = job.clocks  # clocks that the first stage begins
         self._own: tuple[Units, ...] = ()  # this machine's bundles of every clock
         self._wanted: int | None = None  # the version that comes
         self._parts: dict[int, Blocks] = {}  # of it
         self._orders: dict[int, Compute] = {}  # steps that are not over
+        self._held: list[Computed] = []  # while a version comes
         self._summed = 0  # bundles of the clock whose backwards are under way
         self._unanswered: dict[tuple[int, int, Units], Push] = {}
 
@@ -54,6 +57,7 @@ class AsyncStageWorker(Worker):
         for order in self._orders.values():
             order.cursor.abort()
         self._orders.clear()
+        self._held.clear()
         self._unanswered.clear()
         self._view, self._wanted, self._summed = view, None, 0
         self.clock = self._next = view.base
@@ -63,7 +67,9 @@ class AsyncStageWorker(Worker):
         if here is not None:
             self._mine = tuple(range(here.first, here.stop))
             self._own = bundles_of(self.job, dict(here.replicas)[self.me])
-            self.lag = lag_of(self._rules.mode, len(view.pipeline) - 1 - view.pipeline.index(here))
+            number = view.pipeline.index(here)
+            self.lag = lag_of(self._rules.mode, view.pipeline, number)
+            self._behind = len(view.pipeline) - 1 - number
             self._pull_version(view.base)
 
     def _pull_version(self, version: int) -> None:
@@ -98,10 +104,19 @@ class AsyncStageWorker(Worker):
             self._orders[self._next] = order
             self._ask(order)
             self._next += 1
+        held, self._held = self._held, []
+        for event in held:
+            self.computed(event)
 
     def computed(self, event: Computed) -> None:
-        """Push the sums of a bundle; with the last one of its clock pull the version that the clock makes."""
+        """Push the sums of a bundle; with the last one of its clock pull the version that the clock makes.
+
+        While the version before that one comes they wait: with them it could be over before this machine has it.
+        """
         if self._view is None or event.timeline != self._view.epoch:
+            return
+        if self._wanted is not None:
+            self._held.append(event)
             return
         for partition, contribution in event.contributions:
             push = Push(event.timeline, partition, event.clock, event.bundle, contribution)
@@ -110,7 +125,7 @@ class AsyncStageWorker(Worker):
         self._summed += 1
         if self._summed == len(self._own):
             self._summed = 0
-            over = steps_over(self._rules.mode, event.clock, self.lag)
+            over = steps_over(self._rules.mode, event.clock, self._behind)
             self._orders = {clock: order for clock, order in self._orders.items() if clock > over}
             self._pull_version(event.clock + 1)
 

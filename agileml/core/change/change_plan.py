@@ -101,7 +101,8 @@ def _stages(job: Job, view: View | None, base: int, placement: Placement) -> tup
         return ()
     before = view.stages if view is not None else ()
     ends = tuple(stage.stop for stage in placement.pipeline)
-    return (*(each for each in before if each.clock < base), StagesFrom(base, ends))
+    overlapping = tuple(number for number, stage in enumerate(placement.pipeline) if stage.overlaps)
+    return (*(each for each in before if each.clock < base), StagesFrom(base, ends, overlapping))
 
 
 @dataclass(frozen=True)

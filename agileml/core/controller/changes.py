@@ -315,5 +315,5 @@ class MembershipChanges:
         The first call logs all of them, because an earlier controller may have died before it logged them.
         """
         for each in view.stages[-1:] if self._has_noted_stages else view.stages:
-            self._control.note(StagesArranged(view.epoch, each.clock, each.ends))
+            self._control.note(StagesArranged(view.epoch, each.clock, each.ends, each.overlapping))
         self._has_noted_stages = True

@@ -45,20 +45,24 @@ INITIAL = CutId(0, 0)  # the application's initial values
 @dataclass(frozen=True)
 class StagesFrom:
     """From `clock` on, these are the stages of a pipeline without a flush: `ends[l]` is the partition behind the last
-    of stage l. At `clock` nothing is in flight."""
+    of stage l. At `clock` nothing is in flight. `overlapping`: the numbers of the stages that exchange the sums of a
+    clock while they compute the next."""
 
     clock: int
     ends: tuple[int, ...]
+    overlapping: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class StageGroup:
     """A stage of a pipeline: the partitions first .. stop - 1, and its replicas, the machines that compute with all of
-    them, each its units of every clock. The machines of the group own the partitions."""
+    them, each its units of every clock. The machines of the group own the partitions. `overlaps`: they exchange the
+    sums of a clock while they compute the next, on weights that are a clock older for it."""
 
     first: int
     stop: int
     replicas: Share
+    overlaps: bool = False
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -158,9 +162,9 @@ class View:
             "open": [[clock, [[node, show(bundle)] for node, bundle in dealt]] for clock, dealt in self.open],
             "timeline": self.timeline,
             "committed": [self.committed.clock, self.committed.epoch],
-            "stages": [[each.clock, each.ends] for each in self.stages],
+            "stages": [[each.clock, each.ends, each.overlapping] for each in self.stages],
             "pipeline": [
-                [each.first, each.stop, {node: show(units) for node, units in each.replicas}]
+                [each.first, each.stop, {node: show(units) for node, units in each.replicas}, each.overlaps]
                 for each in self.pipeline
             ],
         }
@@ -185,9 +189,14 @@ class View:
             ),
             timeline=plain["timeline"],
             committed=CutId(*plain["committed"]),
-            stages=tuple(StagesFrom(clock, tuple(ends)) for clock, ends in plain.get("stages", ())),
+            stages=tuple(
+                StagesFrom(clock, tuple(ends), tuple(overlapping))
+                for clock, ends, overlapping in plain.get("stages", ())
+            ),
             pipeline=tuple(
-                StageGroup(first, stop, tuple((node, parse(units)) for node, units in replicas.items()))
-                for first, stop, replicas in plain.get("pipeline", ())
+                StageGroup(
+                    first, stop, tuple((node, parse(units)) for node, units in replicas.items()), overlaps
+                )
+                for first, stop, replicas, overlaps in plain.get("pipeline", ())
             ),
         )

@@ -44,7 +44,12 @@ def place_stages(
     groups = _groups(chosen, before, ends, counts)
     weights = dict(machines.weights)
     pipeline = tuple(
-        StageGroup(first, stop, _shares(group, units, weights))
+        StageGroup(
+            first,
+            stop,
+            _shares(group, units, weights),
+            overlaps=overlaps_exchange(rules, len(group), is_last=stop == ends[-1][1]),
+        )
         for (first, stop), group in zip(ends, groups, strict=True)
     )
     new_owner = [
@@ -62,6 +67,15 @@ def place_stages(
         _reason(pipeline) + cut.why,
         pipeline,
     )
+
+
+def overlaps_exchange(rules: PipelineRules, replicas: int, *, is_last: bool) -> bool:
+    """Whether so many machines of a stage exchange the sums of a clock while they compute the next.
+
+    The last stage has one clock in flight, so it has nothing to compute meanwhile. The rule is that of
+    `pipeline.schedule.actions.Schedule.rounds_behind`.
+    """
+    return not rules.flushes and replicas > 1 and not is_last
 
 
 def _reason(pipeline: Sequence[StageGroup]) -> str:

@@ -1,9 +1,9 @@
 """How many stages and replicas a pipeline has on so many machines, where the job leaves it to the planner.
 
 PipeDream's optimizer (`pipeline.partition`) finds the stages of the best rate, where sums of replicas are exchanged
-while the next are computed. Here a stage waits for its exchange, and with a flush a clock waits for the pipeline to
-fill and to run empty, too; so the optimizer is asked for several limits of stages, and the plan with the shortest clock
-is taken.
+while the next are computed. Here the last stage waits for its exchange, and with a flush every stage does and a clock
+waits for the pipeline to fill and to run empty, too; so the optimizer is asked for several limits of stages, and the
+plan with the shortest clock is taken.
 """
 
 from __future__ import annotations
@@ -103,7 +103,13 @@ def clock_seconds(plan: Plan, rules: PipelineRules, units: int, bytes_per_s: flo
         for s, a, b in zip(links_s, plan.stages, [*plan.stages[1:], plan.stages[-1]], strict=True)
     )
     if not rules.flushes:
-        return max(carried_s, *(busy + waits for busy, waits in zip(busy_s, exchange_s, strict=True)))
+        # What is exchanged while a stage computes shares the links with what it passes on.
+        passed_s = [
+            (before + behind) / 2 / stage.replicas
+            for before, behind, stage in zip([0.0, *links_s], links_s, plan.stages, strict=False)
+        ]
+        beside_s = [s + passed for s, passed in zip(exchange_s[:-1], passed_s, strict=False)]
+        return max(carried_s, *busy_s[:-1], *beside_s, busy_s[-1] + exchange_s[-1])
     slowest = max(range(len(busy_s)), key=busy_s.__getitem__)
     fill_s = sum(unit_s) - unit_s[slowest] + sum(links_s) / units
     return max(busy_s[slowest], carried_s) + fill_s + max(exchange_s)

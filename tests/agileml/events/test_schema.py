@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.events.run import CheckpointSaved, ClockDone, MachineLost, MachinesJoined, MembershipChanged
+from agileml.events.run import (
+    CheckpointSaved,
+    ClockDone,
+    MachineLost,
+    MachinesJoined,
+    MembershipChanged,
+    StagesArranged,
+)
 from agileml.events.schema import (
     KINDS,
     VERSION,
@@ -108,6 +115,13 @@ def test_a_field_that_is_missing_or_too_many_is_refused(name: str) -> None:
         from_line(json.dumps({key: value for key, value in CHANGE.items() if key != name}))
     with pytest.raises(SchemaError, match="expected an object with epoch, trigger"):
         from_line(json.dumps({**CHANGE, f"more_{name}": 1}))
+
+
+def test_a_field_that_was_added_later_may_be_missing_in_an_older_log() -> None:
+    line = '{"t_s": 1.0, "kind": "stages", "epoch": 1, "clock": 0, "ends": [2, 4]}'
+    assert from_line(line).event == StagesArranged(1, 0, (2, 4), overlapping=())
+    with pytest.raises(SchemaError, match="expected an object with epoch, clock, ends, overlapping"):
+        from_line(line.replace('"clock": 0, ', ""))
 
 
 @pytest.mark.parametrize(

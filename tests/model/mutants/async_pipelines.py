@@ -32,27 +32,27 @@ def weights_are_stashed_that_should_not_be(original, self, *arguments):
 
 
 @replaces(version_of, mode="stash", caught_by=0)
-def a_forward_reads_a_version_too_old(original, clock, first, behind):
+def a_forward_reads_a_version_too_old(original, clock, first, lag):
     """A stage waits a clock longer for its backwards than its place demands."""
-    return max(first, original(clock, first, behind + 1)) if behind else original(clock, first, behind)
+    return max(first, original(clock, first, lag + 1)) if lag else original(clock, first, lag)
 
 
 @replaces(age_of, mode="vertical_sync", caught_by=2)
-def vertical_sync_is_off_by_one(original, mode, stages, behind):
+def vertical_sync_is_off_by_one(original, mode, stages, number):
     """Stages behind the first read weights that it did not have yet at the clock's forward."""
-    return original(mode, stages, behind) - 1 if behind < stages - 1 else original(mode, stages, behind)
+    return original(mode, stages, number) - (number > 0)
 
 
 @replaces(age_of, mode="double_buffered", caught_by=1)
-def the_last_stage_reads_its_newest_weights(original, mode, stages, behind):
+def the_last_stage_reads_its_newest_weights(original, mode, stages, number):
     """Its weights are not those of the clock before."""
-    return original(mode, stages, behind) if behind else 0
+    return original(mode, stages, number) if number < len(stages) - 1 else 0
 
 
 @replaces(steps_over, mode="double_buffered", caught_by=24)
-def a_step_is_over_with_the_clock_before(original, mode, clock, lag):
+def a_step_is_over_with_the_clock_before(original, mode, clock, behind):
     """A change does not end the step, which waits for what a dead neighbour had to send."""
-    return clock + lag
+    return clock + min(behind, 1)
 
 
 @replaces(AsyncStageWalker._end_at, mode="stash", caught_by=7)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from agileml.core.async_stages.versions import age_of, lag_of
 from agileml.core.async_stages.walk import AsyncStageWalker
 from agileml.core.async_stages.worker import AsyncStageWorker
-from agileml.core.change.change_plan import _deal_to_stages, _is_torn
+from agileml.core.change.change_plan import _deal_to_stages, _is_torn, _stages
 from agileml.core.exchange.stages import AsyncStageLinks, StageLinks
 from agileml.core.node.server import Server
 from agileml.core.protocol.commands import Crossed
@@ -94,6 +95,33 @@ def the_end_lies_before_what_a_replica_has_begun(original, self):
     original(self)
     if self._is_first and not was_asked and self._server.end > self._base:
         self._server.end -= 1
+
+
+@replaces(lag_of, mode=ASYNC, caught_by=2)
+def a_stage_waits_for_its_exchange(original, mode, stages, number):
+    """Its weights are newer than the log says."""
+    return original(mode, stages, number) - stages[number].overlaps
+
+
+@replaces(age_of, mode="vertical_sync-replicated", caught_by=0)
+def vertical_sync_forgets_the_exchange_of_the_first_stage(original, mode, stages, number):
+    """Stages behind the first read weights that it did not have yet at the clock's forward."""
+    return original(mode, stages, number) - (number > 0 and stages[0].overlaps)
+
+
+@replaces(_stages, mode=ASYNC, caught_by=2)
+def the_log_leaves_out_which_stages_overlap_their_exchange(original, *arguments):
+    """A replay reads newer weights than the run."""
+    return tuple(replace(each, overlapping=()) for each in original(*arguments))
+
+
+@replaces(AsyncStageWorker.computed, mode=ASYNC, caught_by=2)
+def sums_are_pushed_while_the_version_before_comes(original, self, event):
+    """The version is over before this machine has it."""
+    wanted, self._wanted = self._wanted, None
+    original(self, event)
+    if self._wanted is None:
+        self._wanted = wanted
 
 
 @replaces(_is_torn, mode=ASYNC, caught_by=131)

@@ -39,10 +39,13 @@ def bits(tables: Mapping[str, Array]) -> bytes:
 
 @st.composite
 def arrangements(draw: st.DrawFn) -> tuple[StagesFrom, ...]:
-    """Stages that change at some clocks."""
-    changes = sorted(draw(st.sets(st.integers(1, CLOCKS - 1), max_size=3)))
-    cuts = st.sets(st.integers(1, PARTITIONS - 1)).map(lambda inner: (*sorted(inner), PARTITIONS))
-    return tuple(StagesFrom(clock, draw(cuts)) for clock in (0, *changes))
+    """Stages that change at some clocks, some of which exchange sums while they compute."""
+    found = []
+    for clock in (0, *sorted(draw(st.sets(st.integers(1, CLOCKS - 1), max_size=3)))):
+        ends = (*sorted(draw(st.sets(st.integers(1, PARTITIONS - 1)))), PARTITIONS)
+        overlapping = draw(st.sets(st.integers(0, len(ends) - 2))) if len(ends) > 1 else ()
+        found.append(StagesFrom(clock, ends, tuple(sorted(overlapping))))
+    return tuple(found)
 
 
 @settings(max_examples=25)
@@ -62,6 +65,13 @@ def test_each_mode_reads_other_weights_and_one_stage_is_plain_training() -> None
     assert len({bits(plain), *(replayed(mode, "sgd", four)[0] for mode in ASYNC)}) == len(ASYNC) + 1
 
 
+@pytest.mark.parametrize("mode", ["stash", "none", "vertical_sync"])
+def test_a_stage_that_exchanges_sums_while_it_computes_reads_weights_a_clock_older(mode: str) -> None:
+    waiting, overlapping = ((StagesFrom(0, (2, 4), numbers),) for numbers in ((), (0,)))
+    found, wanted = replayed(mode, "adam", overlapping)
+    assert found == wanted != replayed(mode, "adam", waiting)[0]
+
+
 def test_two_versions_give_any_number_of_stages_the_same_bits() -> None:
     two, four = (StagesFrom(0, (1, 4)),), (StagesFrom(0, (1, 2, 3, 4)),)
     assert replayed("double_buffered", "adam", two)[0] == replayed("double_buffered", "adam", four)[0]
@@ -69,13 +79,13 @@ def test_two_versions_give_any_number_of_stages_the_same_bits() -> None:
 
 def test_a_later_epoch_replaces_what_a_rollback_has_undone() -> None:
     events = [
-        StagesArranged(1, 0, (1, 2)),
+        StagesArranged(1, 0, (1, 2), (0,)),
         StagesArranged(2, 8, (2,)),
         StagesArranged(4, 5, (1, 2)),  # back to clock 5
         StagesArranged(3, 6, (2,)),  # told late
         StagesArranged(5, 9, (2,)),
     ]
-    assert stages_in(events, 9) == (StagesFrom(0, (1, 2)), StagesFrom(5, (1, 2)))
+    assert stages_in(events, 9) == (StagesFrom(0, (1, 2), (0,)), StagesFrom(5, (1, 2)))
     assert stages_in(events, 10)[-1] == StagesFrom(9, (2,))
     again = [replace(event, epoch=6) for event in (events[0], events[2], events[4])]
     assert stages_in([*events, *again], 10) == stages_in(events, 10)

@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agileml.core.protocol.record import Record
-from agileml.core.protocol.view import CutId, View
+from agileml.core.protocol.view import CutId, StageGroup, StagesFrom, View
 from tests.thorough import examples
 
 NAMES = st.text('abc-1é"', min_size=1, max_size=4)
 UNITS = st.integers(1, (1 << 64) - 1)
+CLOCKS = st.integers(0, 99)
+NUMBERS = st.lists(CLOCKS, max_size=3).map(tuple)
 
 
 @st.composite
@@ -18,22 +20,27 @@ def cuts(draw):
     return CutId(draw(st.integers(0, 99)), draw(st.integers(0, 99)))
 
 
+def shares():
+    return st.dictionaries(NAMES, UNITS, max_size=4).map(lambda share: tuple(share.items()))
+
+
 @st.composite
 def views(draw):
     some = lambda of, **size: tuple(draw(st.lists(of, max_size=5, **size)))  # noqa: E731
-    share = draw(st.dictionaries(NAMES, UNITS, max_size=4))
     return View(
         epoch=draw(st.integers(1, 99)),
         stage=draw(st.sampled_from([1, 2, 3])),
         members=some(NAMES),
         owner=some(NAMES),
         backup=some(NAMES),
-        share=tuple(share.items()),
+        share=draw(shares()),
         previous=some(st.one_of(NAMES, st.just(""))),
         base=draw(st.integers(0, 99)),
         open=some(st.tuples(st.integers(0, 99), st.lists(st.tuples(NAMES, UNITS), max_size=3).map(tuple))),
         timeline=draw(st.integers(1, 99)),
         committed=draw(cuts()),
+        stages=some(st.builds(StagesFrom, CLOCKS, NUMBERS, NUMBERS)),
+        pipeline=some(st.builds(StageGroup, CLOCKS, CLOCKS, shares(), st.booleans())),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agileml.core.protocol.job import PipelineRules
+from agileml.core.protocol.job import PipelineMode, PipelineRules
 from agileml.core.protocol.view import StageGroup
 from agileml.core.stage.pipeline_stages import (
     cut_stages,
@@ -152,6 +152,18 @@ def test_machines_beyond_the_stages_become_replicas(
 ) -> None:
     rules = PipelineRules((1.0, 1.0, 1.0, 1.0), most, replicas=replicas)
     assert cut_stages(rules, machines, 4).replicas == wanted
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"), [("flush", []), ("stash", [0, 2]), ("none", [0, 2]), ("vertical_sync", [0, 2])]
+)
+def test_stages_with_replicas_overlap_their_exchange_but_for_the_last_and_with_a_flush(
+    mode: str, wanted: list[int]
+) -> None:
+    rules = PipelineRules((1.0,) * 4, mode=PipelineMode(mode), replicas=(2, 1, 2, 2))
+    fields = [""] * 4, [""] * 4, [""] * 4, [""] * 4
+    found = place_stages(Machines(("r",), tuple("abcdefg")), rules, 4, (), *fields).pipeline
+    assert [number for number, stage in enumerate(found) if stage.overlaps] == wanted
 
 
 @settings(deadline=None, max_examples=examples(300))

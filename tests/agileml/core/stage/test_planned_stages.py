@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,18 @@ def test_a_slow_front_is_replicated_and_heavy_weights_stay_on_one_machine() -> N
         assert (found.ends, found.replicas) == ((3, 4), (3, 1))
         assert found.clock_s < found.alone_s / 3
     assert found.sentence.startswith("planned 3-1: ")
+
+
+def test_without_a_flush_only_the_last_stage_waits_for_its_exchange() -> None:
+    exchange_s = 4 / 3 * 3 * 100 * MB / 50e6  # of three machines and 300 MB of weights
+    heavy = [0.6, 0.6, 0.6, 0.1], [MB // 8] * 4, [100 * MB] * 3 + [400 * MB]
+    flush, stash = (
+        planned_stages(rules(*heavy, mode=mode), 4, 16, 50e6)
+        for mode in (PipelineMode.FLUSH, PipelineMode.STASH)
+    )
+    assert (stash.ends, stash.replicas) == ((3, 4), (3, 1))
+    assert stash.clock_s == pytest.approx(6 * 1.8, rel=0.01), "six of sixteen units"
+    assert exchange_s < stash.clock_s < flush.clock_s - exchange_s / 2
 
 
 def test_light_weights_are_data_parallel_and_one_machine_is_one_stage() -> None:
