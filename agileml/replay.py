@@ -1,25 +1,28 @@
 """A recorded run through the simulator with another `balance`, or another `consistency`: what would it have saved?
 
     outcomes = replay(read_events("runs/mlr/events.jsonl"), config, ["static", "lbbsp"])
-    outcomes = replay(log, with_consistency(config, "ssp:3"), ["static", "pool"])
+    outcomes = replay(log, with_consistency(config, "ssp:3"), ["static", "pool"], recorded=config)
 
 Between two changes of members the events `work` say how fast each machine computed its units at each time, and how long
 even the busiest machine waited, which is the time of messages. Each such stretch is simulated on machines of these
-speeds, with the policy object that a run with that `balance` has.
+speeds, with the policy object that a run with that `balance` has. The shares that it begins with, which go by the cores
+of the machines, show where the recorded run had no measured speeds to share out by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, mode
 from typing import Any
 
+from agileml.config.helping import HelpingConfig
 from agileml.config.job import JobConfig
 from agileml.config.pool import has_pool
 from agileml.config.text import ConfigError
-from agileml.events.run import Work
-from agileml.events.schema import Log
+from agileml.events.run import HelpGiven, MembershipChanged, Work
+from agileml.events.schema import Log, events_of
 from agileml.process.spec import balancer
 from agileml.runs.work import WorkWindow, waiting_share, work_windows
 from straggler.consistency import consistency
@@ -39,12 +42,16 @@ class ReplayError(ValueError):
 
 @dataclass(frozen=True)
 class Stretch:
-    """The clocks between two changes of members: the same machines, and one number of units for every clock."""
+    """The clocks between two changes of members: the same machines, and one number of units for every clock.
+
+    `dealt`: by window and machine, the units of a clock that fell to it, whoever computed them.
+    """
 
     machines: tuple[str, ...]
     units: int
     clocks: int
     windows: tuple[WorkWindow, ...]
+    dealt: tuple[Mapping[str, float], ...]
 
     @property
     def seconds(self) -> float:
@@ -87,6 +94,7 @@ def stretches(log: Log) -> list[Stretch]:
     by_epoch: dict[int, list[WorkWindow]] = {}
     for window in work_windows(log):
         by_epoch.setdefault(window.epoch, []).append(window)
+    help_ = _help(log)
     found = []
     for windows in by_epoch.values():
         machines = tuple(sorted({name for window in windows for name in window.by_machine}))
@@ -95,8 +103,31 @@ def stretches(log: Log) -> list[Stretch]:
         whole = _with_all(windows, machines, units)
         if len(machines) > 1 and len(whole) >= LEAST_WINDOWS:
             clocks = sum(window.clocks for window in whole)
-            found.append(Stretch(machines, round(units), clocks, tuple(whole)))
+            dealt = tuple(_dealt(window, help_) for window in whole)
+            found.append(Stretch(machines, round(units), clocks, tuple(whole), dealt))
     return found
+
+
+# By window (epoch, clock, clocks) and machine: the units that others computed for it, less those that it did for them.
+Help = Mapping[tuple[int, int, int], Mapping[str, int]]
+
+
+def _help(log: Log) -> Help:
+    found: dict[tuple[int, int, int], Counter[str]] = {}
+    for event in events_of(log, HelpGiven):
+        moved = found.setdefault((event.epoch, event.clock, event.clocks), Counter())
+        for helper, by_helped in event.units.items():
+            for helped, units in by_helped.items():
+                moved[helped] += units
+                moved[helper] -= units
+    return found
+
+
+def _dealt(window: WorkWindow, help_: Help) -> Mapping[str, float]:
+    moved = help_.get((window.epoch, window.clock, window.clocks), {})
+    return {
+        name: (work.units + moved.get(name, 0)) / window.clocks for name, work in window.by_machine.items()
+    }
 
 
 def _with_all(windows: Sequence[WorkWindow], machines: Sequence[str], units: float) -> list[WorkWindow]:
@@ -168,10 +199,13 @@ def with_consistency(config: JobConfig, text: str) -> JobConfig:
     )
 
 
-def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replayed]:
+def replay(
+    log: Log, config: JobConfig, policies: Sequence[str], *, recorded: JobConfig | None = None
+) -> list[Replayed]:
     """The recorded times, those that each `balance` would have reached, and the ideal.
 
-    Raises ReplayError, and ConfigError for a `balance` that does not go with the config's consistency.
+    `recorded`: the config of the run, where `config` is another one. Raises ReplayError, and ConfigError for a
+    `balance` that does not go with the config's consistency.
     """
     found = stretches(log)
     if not found:
@@ -179,12 +213,14 @@ def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replaye
             "no stretch of clocks with the same two machines or more, and a record of their work; "
             "expected the log of a run that trained for some clocks between two changes of members"
         )
+    homes = _homes(log, found, recorded or config)
     clocks = sum(stretch.clocks for stretch in found)
     windows = [window for stretch in found for window in stretch.windows]
     recorded_s = sum(window.end_s - window.start_s for window in windows)
     rows = [Replayed(RECORDED, clocks, recorded_s, waiting_share(windows))]
     for policy in policies:
-        outcomes = [_simulated(stretch, _with_balance(config, policy)) for stretch in found]
+        chosen = _with_balance(config, policy)
+        outcomes = [_simulated(each, home, chosen) for each, home in zip(found, homes, strict=True)]
         total_s = sum(outcome.total_s for outcome in outcomes)
         waits = sum(outcome.waiting_s for outcome in outcomes) / sum(outcome.worker_s for outcome in outcomes)
         rows.append(Replayed(policy, clocks, total_s, waits))
@@ -194,28 +230,54 @@ def replay(log: Log, config: JobConfig, policies: Sequence[str]) -> list[Replaye
     return [*rows, Replayed(IDEAL, clocks, ideal_s, 0.0)]
 
 
-def _simulated(stretch: Stretch, config: JobConfig) -> Outcome:
+Home = Sequence[float]  # of each machine of a stretch, relative to the others
+
+
+def _homes(log: Log, found: Sequence[Stretch], recorded: JobConfig) -> list[Home]:
+    """The shares that each stretch begins with where nothing is measured: by the cores of its machines.
+
+    A run with static shares has them in every stretch. Another one shares out by speed sooner or later, but for its
+    first clock, before which nothing is measured; a machine that joined later counts as the mean of the others. From a
+    pool whoever is free draws, so its log does not show them: there all machines count as equal.
+    """
+    if has_pool(recorded):
+        return [[1.0] * len(stretch.machines) for stretch in found]
+    if recorded.balance.kind == "static" or isinstance(recorded.helping, HelpingConfig):
+        return [[median(each.get(m, 0.0) for each in s.dealt) for m in s.machines] for s in found]
+    begun = found[0].windows[0]
+    bases = {change.epoch: change.base for change in events_of(log, MembershipChanged)}
+    is_first = min(bases, default=None) == begun.epoch and bases[begun.epoch] == begun.clock - begun.clocks
+    known = found[0].dealt[0] if is_first else {}
+    homes: list[Home] = []
+    for stretch in found:
+        here = [known[name] for name in stretch.machines if name in known]
+        usual = sum(here) / len(here) if here else 1.0
+        homes.append([known.get(name, usual) for name in stretch.machines])
+    return homes
+
+
+def _simulated(stretch: Stretch, home: Home, config: JobConfig) -> Outcome:
     """The outcome of a stretch with the policy of this config."""
     return Simulation(
         [stretch.profile(name) for name in stretch.machines],
-        _policy(stretch, config),
+        _policy(stretch, home, config),
         units=stretch.units,
         iteration_s=float(stretch.units),  # speeds are units per second
         network=Network(delay_s=stretch.messages_s / 2),
     ).run()
 
 
-def _policy(stretch: Stretch, config: JobConfig) -> SchemePolicy:
-    """Who computes what, and when, in a run of this config on machines with equal shares."""
-    even = dict.fromkeys(range(len(stretch.machines)), 1.0)
+def _policy(stretch: Stretch, home: Home, config: JobConfig) -> SchemePolicy:
+    """Who computes what, and when, in a run of this config on machines with these shares."""
+    weights = dict(enumerate(home))
     kept = consistency(config.consistency.kind, config.consistency.slack)
     if has_pool(config):
-        shares = in_proportion(even, stretch.units).values()
-        bundles = [size for share in shares for size in _pieces(share, config.pool_units or share)]
+        shares = in_proportion(weights, stretch.units).values()
+        bundles = [size for share in shares for size in _pieces(share, config.pool_units or max(1, share))]
         return PoolPolicy([bundles] * stretch.clocks, kept.slack)
     make: Any = balancer(config)  # the policy does not care what workers are called
-    balance = make(stretch.units, in_proportion(even, stretch.units)) if make is not None else None
-    return ClockPolicy(kept, stretch.clocks, 1, list(even.values()), balance, total=stretch.units)
+    balance = make(stretch.units, in_proportion(weights, stretch.units)) if make is not None else None
+    return ClockPolicy(kept, stretch.clocks, 1, list(home), balance, total=stretch.units)
 
 
 def _pieces(units: int, most: int) -> list[int]:

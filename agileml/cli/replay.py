@@ -56,14 +56,15 @@ def replay(
         if not os.path.isfile(run / name):
             raise typer.BadParameter(f"RUN: {run} holds no {name}, expected the folder of a run")
     try:
-        config = load(run / CONFIG)
+        recorded = config = load(run / CONFIG)
         if config.consistency.kind == "elastic" or config.pipeline is not None:
             found = "a pipeline" if config.pipeline is not None else "supersteps"
             raise ReplayError(f"found a run with {found}, expected one with bsp, ssp or asp")
         if consistency is not None:
             config = with_consistency(config, consistency)
         other = Balance.LBBSP if config.consistency.kind == "bsp" else Balance.POOL
-        rows = replayed(read_events(run / EVENTS), config, balance or [Balance.STATIC, other])
+        chosen = balance or [Balance.STATIC, other]
+        rows = replayed(read_events(run / EVENTS), config, chosen, recorded=recorded)
     except (ConfigError, SchemaError, ReplayError) as error:
         raise typer.BadParameter(f"RUN: {run}: {error}") from None
     if not as_json:

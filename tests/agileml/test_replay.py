@@ -8,7 +8,7 @@ import pytest
 
 from agileml.cli import main
 from agileml.config.job import JobConfig, dump, from_values
-from agileml.events.run import ClockDone, Work, WorkDone
+from agileml.events.run import ClockDone, HelpGiven, Work, WorkDone
 from agileml.events.schema import Logged, RunEvent, header, to_line
 from agileml.events.terms import Cause, Trigger
 from agileml.replay import ReplayError, replay, stretches, with_consistency
@@ -18,18 +18,25 @@ CONFIG = from_values({"application": "mlr", "clocks": 100})
 MESSAGES_S = 0.01
 
 
-def log(speeds: list[list[float]], clocks: int, units: int = 30) -> list[Logged[RunEvent]]:
-    """A static run, `clocks` clocks in each phase of `speeds` (units per second by machine), each its own epoch."""
+def log(
+    speeds: list[list[float]], clocks: int, units: int = 30, shares: list[list[int]] | None = None
+) -> list[Logged[RunEvent]]:
+    """A static run, `clocks` clocks in each phase of `speeds` (units per second by machine), each its own epoch.
+    `shares`: in each phase, of the machines; None: equal ones."""
     found: list[Logged[RunEvent]] = []
     now_s, clock = 0.0, 0
     for epoch, machines in enumerate(speeds, 1):
         found.append(Logged(now_s, changed(epoch, Trigger(Cause.JOIN, ("m9",)), base=clock)))
-        share = units // len(machines)
-        clock_s = share / min(machines) + MESSAGES_S
+        dealt = shares[epoch - 1] if shares else [units // len(machines)] * len(machines)
+        took_s = [share / v for share, v in zip(dealt, machines, strict=True)]
+        clock_s = max(took_s) + MESSAGES_S
         for _ in range(clocks):
             now_s, clock = now_s + clock_s, clock + 1
             found.append(Logged(now_s, ClockDone(clock, 0.5, 9, clock_s)))
-            work = {f"m{i}": Work(share, share / v, clock_s - share / v) for i, v in enumerate(machines)}
+            each = zip(dealt, took_s, strict=True)
+            work = {
+                f"m{i}": Work(share, spent_s, clock_s - spent_s) for i, (share, spent_s) in enumerate(each)
+            }
             found.append(Logged(now_s, WorkDone(epoch, clock, 1, work)))
     return found
 
@@ -48,6 +55,39 @@ def test_a_static_run_comes_out_again_and_lbbsp_comes_near_the_ideal() -> None:
     assert ideal.clock_s == pytest.approx(30 / 60)
     assert ideal.clock_s < lbbsp.clock_s <= 1.1 * ideal.clock_s
     assert lbbsp.waiting_share is not None and lbbsp.waiting_share < 0.1
+
+
+def test_machines_with_more_cores_keep_their_larger_shares() -> None:
+    """Equal shares of unequal machines would take 1.5 s, which the run never did."""
+    unequal = log([[10, 20]], 60, shares=[[10, 20]])
+    for config in (CONFIG, CONFIG.changed(balance="static"), CONFIG.changed(balance="lbbsp")):
+        recorded, static, lbbsp, _ = replay(unequal, config, ["static", "lbbsp"])
+        assert static.clock_s == pytest.approx(recorded.clock_s, rel=0.02)
+        assert lbbsp.clock_s == pytest.approx(recorded.clock_s, rel=0.02)
+    asp = with_consistency(CONFIG, "asp")
+    _, shares, _ = replay(unequal, asp, ["static"], recorded=CONFIG)
+    assert shares.clock_s == pytest.approx(1.0, rel=0.02)
+
+
+def test_what_helpers_computed_belongs_to_the_share_of_the_helped() -> None:
+    found = log([[10, 20]], 60, shares=[[10, 20]])
+    config = CONFIG.changed(balance="static", helping=True)
+    for at in range(2, len(found), 2):
+        event = found[at].event
+        assert isinstance(event, WorkDone)
+        work = {"m0": Work(6, 0.6, 0.4), "m1": Work(24, 1.2, 0.01)}
+        found[at] = Logged(found[at].t_s, WorkDone(event.epoch, event.clock, event.clocks, work))
+        given = HelpGiven(event.epoch, event.clock, event.clocks, {"m1": {"m0": 4}})
+        found.append(Logged(found[at].t_s, given))
+    _, static, _ = replay(found, config, ["static"])
+    assert static.clock_s == pytest.approx(10 / 10 + 0.01, rel=0.02)
+
+
+def test_shares_by_speed_of_a_later_view_are_not_those_of_its_cores() -> None:
+    """The second view of a run with `lbbsp` begins with shares by speed: its static shares are the first one's."""
+    found = log([[10, 20]] * 2, 12, shares=[[15, 15], [10, 20]])
+    _, static, _ = replay(found, CONFIG.changed(balance="lbbsp"), ["static"])
+    assert static.clock_s == pytest.approx(15 / 10 + MESSAGES_S, rel=0.02)
 
 
 def test_without_a_barrier_a_pool_lets_no_machine_wait_for_the_slowest() -> None:
