@@ -19,6 +19,7 @@ from typing import Any
 
 from agileml.config.helping import HelpingConfig
 from agileml.config.job import JobConfig
+from agileml.config.optimizer import SgdConfig
 from agileml.config.pool import has_pool
 from agileml.config.text import ConfigError
 from agileml.events.run import HelpGiven, MembershipChanged, Work
@@ -174,7 +175,8 @@ def _with_balance(config: JobConfig, policy: str) -> JobConfig:
 
 
 def with_consistency(config: JobConfig, text: str) -> JobConfig:
-    """The config with `bsp`, `asp`, or `ssp:3`, and without what could not go with that. Raises ConfigError."""
+    """The config with `bsp`, `asp`, or `ssp:3`, and without what could not go with that. Only how work is shared out
+    matters here, so the keys of exchange, optimizer and evaluation may be those of another run. Raises ConfigError."""
     kind, _, slack = text.partition(":")
     if (
         kind not in ("bsp", "ssp", "asp")
@@ -184,7 +186,9 @@ def with_consistency(config: JobConfig, text: str) -> JobConfig:
         raise ConfigError(
             f"found {text!r}, expected bsp, asp, or ssp with its slack, such as ssp:3", key=("consistency",)
         )
-    section = {"kind": kind, "slack": int(slack)} if slack else {"kind": kind}
+    if slack and not int(slack):
+        kind = "bsp"  # which ssp without slack is
+    section = {"kind": kind, "slack": int(slack)} if kind == "ssp" else {"kind": kind}
     is_deterministic = config.deterministic and kind == "bsp"
     pool_units = config.pool_units if kind != "bsp" else None
     return config.changed(
@@ -193,6 +197,9 @@ def with_consistency(config: JobConfig, text: str) -> JobConfig:
         helping=False,
         overlap=False,
         exchange="servers",
+        allreduce_backend="gloo",
+        optimizer=SgdConfig(),
+        keep_best=None,
         deterministic=is_deterministic,
         pool_units=pool_units,
         verify=False,

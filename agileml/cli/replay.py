@@ -60,6 +60,8 @@ def replay(
         if config.consistency.kind == "elastic" or config.pipeline is not None:
             found = "a pipeline" if config.pipeline is not None else "supersteps"
             raise ReplayError(f"found a run with {found}, expected one with bsp, ssp or asp")
+        if consistency is None and config.consistency.kind == "ssp" and not config.consistency.slack:
+            consistency = "bsp"  # which it is, and which has balances to compare
         if consistency is not None:
             config = with_consistency(config, consistency)
         other = Balance.LBBSP if config.consistency.kind == "bsp" else Balance.POOL

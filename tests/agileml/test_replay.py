@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,39 @@ def test_a_run_with_asp_is_replayed_with_asp(tmp_path: Path, capsys: pytest.Capt
         assert ended.value.code == 0
         told = capsys.readouterr().out
         assert [line.split()[0] for line in told.splitlines()[2:]] == ["recorded", *policies, "ideal"]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"keep_best": {}},
+        {"optimizer": {"kind": "sgd", "clip_norm": 1.0}},
+        {"optimizer": {"kind": "lamb"}},
+        {
+            "exchange": "allreduce",
+            "allreduce_backend": "nccl",
+            "trusted_network": True,
+            "machines": {"transient": 2, "gpus": 1},
+        },
+        {"exchange": "allreduce", "application": "torch", "optimizer": {"kind": "torch", "name": "SGD"}},
+    ],
+)
+@pytest.mark.parametrize("text", ["bsp", "asp", "ssp:3"])
+def test_what_only_bsp_has_does_not_keep_a_run_from_being_compared(run: dict[str, Any], text: str) -> None:
+    config = with_consistency(from_values({"application": "mlr", "clocks": 100, **run}), text)
+    assert config.consistency.kind == text.partition(":")[0]
+
+
+def test_ssp_without_slack_is_replayed_as_the_bsp_that_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ssp = from_values({"application": "mlr", "clocks": 100, "consistency": {"kind": "ssp"}})
+    for options in ((), ("--consistency", "ssp:0")):
+        with pytest.raises(SystemExit) as ended:
+            main(["replay", str(folder_of(tmp_path, ssp)), *options])
+        assert ended.value.code == 0
+        told = capsys.readouterr().out
+        assert [line.split()[0] for line in told.splitlines()[2:]] == ["recorded", "static", "lbbsp", "ideal"]
 
 
 @pytest.mark.parametrize(
