@@ -55,16 +55,15 @@ class HelpSums:
 
     def rows(self) -> list[HelpRow]:
         """One row for each pair, the most units first."""
-        received: Counter[str] = Counter()
-        for (_, helped), units in self._given.items():
-            received[helped] += units
+        dealt = Counter({name: work.units for name, work in self._work.items()})
+        for (helper, helped), units in self._given.items():
+            dealt[helped] += units
+            dealt[helper] -= units  # what it computed for others was not its own to compute
         rows = []
         for (helper, helped), units in self._given.items():
             own = self._work.get(helped, Work(0, 0.0, 0.0))
             unit_s = own.compute_s / own.units if own.units else 0.0
-            rows.append(
-                HelpRow(helper, helped, units, units / (own.units + received[helped]), units * unit_s)
-            )
+            rows.append(HelpRow(helper, helped, units, units / max(units, dealt[helped]), units * unit_s))
         return sorted(rows, key=lambda row: (-row.units, row.helper, row.helped))
 
 
