@@ -120,13 +120,15 @@ class WorkView:
 
     def _newest(self, gone: set[str]) -> dict[str, tuple[float, float, int]]:
         """By machine: its share of the units, the share of its time that it waited, its units for others."""
-        whole = whole_windows(self._windows)
-        works = {
-            name: work for name, work in (whole[-1].by_machine if whole else {}).items() if name not in gone
-        }
+        if not (whole := whole_windows(self._windows)):
+            return {}
+        newest = whole[-1]
+        works = {name: work for name, work in newest.by_machine.items() if name not in gone}
         units = sum(work.units for work in works.values()) or 1
+        # Nothing is reported where nobody helps: the last window of help may be long over.
+        is_present = self._newest_help > (newest.epoch, newest.clock - newest.clocks)
         return {
-            name: (work.units / units, waiting(work), self._helps[name])
+            name: (work.units / units, waiting(work), self._helps[name] if is_present else 0)
             for name, work in sorted(works.items())
         }
 

@@ -98,6 +98,16 @@ def test_shares_of_work_waiting_and_help_are_of_the_newest_clocks() -> None:
     assert set(shown.as_json()["work"]) == {"m0", "m1"}
 
 
+def test_units_for_others_are_of_the_newest_clocks_too() -> None:
+    """Where nobody needs help any more no event says so."""
+    work = {"m0": Work(30, 3.0, 1.0), "m1": Work(30, 3.0, 1.0)}
+    shown = view_of((1.0, WorkDone(1, 10, 10, work)), (1.1, HelpGiven(1, 10, 10, {"m0": {"m1": 5}})))
+    assert shown.as_json()["work"]["m0"][2] == 5
+    shown.add(Logged(2.0, WorkDone(1, 20, 10, work)))
+    assert shown.as_json()["work"]["m0"][2] == 0
+    assert shown.as_json()["help"][0][:3] == ["m0", "m1", 5], "over the whole run"
+
+
 def test_work_over_time_lies_at_its_clocks_whenever_machines_report() -> None:
     def work(machine: str, units: int, wait_s: float) -> dict[str, Work]:
         return {machine: Work(units, 1.0, wait_s)}
