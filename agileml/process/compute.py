@@ -128,7 +128,7 @@ class ComputeJobs(ABC):
 
     def __init__(self, buffers: int = 1) -> None:
         """`buffers`: how many buffers for parameters the clocks use in turn."""
-        self._jobs: queue.SimpleQueue[_Asked | Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Asked | Callable[[], object] | None] = queue.SimpleQueue()
         self._help: queue.SimpleQueue[Begin | Compute] = queue.SimpleQueue()
         # By buffer, how many computations were asked for, and how many are done.
         self._asked, self._done = [0] * buffers, [0] * buffers
@@ -157,13 +157,17 @@ class ComputeJobs(ABC):
             case _:
                 self._jobs.put((job, None))
 
-    def _give_help(self) -> None:
-        """Do the jobs of helping that are queued."""
+    def _give_help(self) -> float:
+        """Do the jobs of helping that are queued; the seconds that they took."""
+        if self._help.empty():
+            return 0.0
+        began_s = time.monotonic()
         while not self._help.empty():
             doing, job = self._doing, self._help.get()
             self._doing = job
             self._do(job, Delivery(job.parts) if isinstance(job, Compute) else None)
             self._doing = doing
+        return time.monotonic() - began_s
 
     def is_at_work(self, clock: int) -> bool:
         """True while a queued computation, help apart, may still read from the buffer of a clock. Only the thread that
@@ -336,15 +340,16 @@ class ComputeThread(ComputeJobs):
     def _sum(self, job: Compute, inputs: Inputs, delivery: Delivery, bundle: Units) -> None:
         """Compute a bundle, or as many of its units as the cursor leaves."""
         started_s = since_s = time.monotonic()
+        helped_s = 0.0  # has seconds of its own
 
         def done(units: int) -> None:
             """A chunk is computed: pause, report the mark, and help before the next one."""
-            nonlocal since_s
+            nonlocal since_s, helped_s
             self._keep_pace(units, since_s)
             if job.cursor.passes():
                 self._report(MarkPassed(job.timeline, job.clock))
             if not job.is_help:
-                self._give_help()
+                helped_s += self._give_help()
             since_s = time.monotonic()
 
         if job.cursor.chunk:
@@ -357,7 +362,7 @@ class ComputeThread(ComputeJobs):
         if not job.cursor.chunk:
             self._keep_pace(bundle.bit_count(), started_s + waited_s)
         self._over_with(job, bundle)
-        took_s = time.monotonic() - started_s - waited_s
+        took_s = time.monotonic() - started_s - waited_s - helped_s
         for units, total in sums:
             contributions = tuple(enumerate(self._work.split(total)))
             needed_s = delivery.needed_s()

@@ -319,9 +319,9 @@ class ComputePool(ComputeJobs):
         reads = self._rows(job.clock, job.bundles)
         (self._help_tables if job.is_help else self.tables).fill(reads.rows, delivery.all())
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
-        began_s, computed = time.monotonic(), 0
+        spent_s, computed = 0.0, 0
         for bundle in job.bundles:
-            numbers, at, since_s = list(members(bundle)), 0, time.monotonic()
+            numbers, at, since_s, helped_s = list(members(bundle)), 0, time.monotonic(), 0.0
             fold = Fold(self._work.deterministic)
             while count := self._claim(job.cursor, len(numbers) - at):
                 self._add_round(fold, job, union(1 << n for n in numbers[at : at + count]), counts)
@@ -330,16 +330,17 @@ class ComputePool(ComputeJobs):
                 if job.cursor.passes():
                     self._report(MarkPassed(job.timeline, job.clock))
                 if not job.is_help:
-                    self._give_help()
+                    helped_s += self._give_help()
             if job.cursor.is_aborted:
                 return
-            took_s = time.monotonic() - since_s
+            took_s = time.monotonic() - since_s - helped_s
+            spent_s += took_s
             for units, total in fold.sums():
                 parts = tuple(enumerate(self._work.split(total)))
                 self._report(Computed(job.timeline, job.clock, units, parts, took_s))
                 took_s = 0.0  # with the first: sums of one bundle add up
         if computed:
-            self._choose_split(job, computed, time.monotonic() - began_s)
+            self._choose_split(job, computed, spent_s)
 
     def _claim(self, cursor: Cursor, most: int) -> int:
         """A chunk for each process."""

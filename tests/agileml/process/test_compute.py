@@ -1,14 +1,17 @@
-"""The computing thread: with the last contribution that it reports, what it computed from may be overwritten."""
+"""The computing thread: what it computed from may be overwritten after its last report, and times count once."""
 
 from __future__ import annotations
 
 import queue
+import threading
+import time
 
 import pytest
 
 from agileml.application import Application, Settings
 from agileml.apps.torch.module import TorchModule
 from agileml.core.compute.cursor import Cursor
+from agileml.core.compute.pace import Pace
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Compute, Computed, NodeEvent
@@ -52,3 +55,29 @@ def test_inputs_are_free_when_the_last_contribution_is_reported_and_not_before(
             assert not computing.is_at_work(clock)
     finally:
         computing.stop()
+
+
+def test_seconds_of_help_between_two_chunks_are_not_those_of_the_own_bundle() -> None:
+    app = toy_job("dense", "sgd", 4, 1, 1, 4)[0]
+    layout = Layout(tuple(app.tables()), 1)
+    reported: queue.SimpleQueue[NodeEvent | Failure] = queue.SimpleQueue()
+    work = UnitComputer(app, layout, deterministic=False)
+    asked, began_s = threading.Event(), [0.0]
+
+    def begin() -> None:
+        asked.wait(LIMIT_S)
+        began_s[0] = time.monotonic()
+
+    computing = ComputeThread(work, reported.put, begin, Pace(unit_s=0.05))
+    parts = (layout.blocks({table.name: app.initial(table) for table in app.tables()}, 0),)
+    try:
+        for bundle, is_help in ((0b0011, False), (0b1100, True)):
+            computing.ask(Compute(1, 0, (bundle,), parts, Cursor(2, chunk=1), is_help=is_help))
+        asked.set()
+        helped, own = [reported.get(timeout=LIMIT_S) for _ in range(2)]
+        whole_s = time.monotonic() - began_s[0]
+    finally:
+        computing.stop()
+    assert isinstance(helped, Computed) and isinstance(own, Computed), (helped, own)
+    assert (helped.bundle, own.bundle) == (0b1100, 0b0011), "help came before the second unit"
+    assert helped.compute_s + own.compute_s <= whole_s, "each second counts for one of them"
