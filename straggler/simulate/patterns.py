@@ -272,17 +272,25 @@ def read_trace(path: str) -> Trace:
     """Read a `Trace`; raises ValueError, naming file and line, for anything that is not one."""
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            numbered = [(reader.line_num, row) for row in reader]
+            columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"trace {path} cannot be read ({error}); expected a CSV file") from error
-    if not rows or "seconds" not in rows[0]:
+    if not numbered:
+        raise ValueError(f"trace {path} has no rows; expected a CSV file with a header")
+    if "seconds" not in columns:
         raise ValueError(
-            f"trace {path} has no rows or no column 'seconds'; expected a CSV file with a header"
+            f"trace {path} has no column 'seconds' in its header ({', '.join(map(repr, columns))}); expected one"
         )
-    seconds = [_field(path, line, row, "seconds", None) for line, row in enumerate(rows, 2)]
+    if many := next((line for line, row in numbered if None in row), None):  # 1,5 for 1.5, say
+        raise ValueError(
+            f"trace {path}, line {many} has more values than the header; expected {len(columns)}"
+        )
+    seconds = [_field(path, line, row, "seconds", None) for line, row in numbered]
     median = float(np.median(seconds))
     workers: dict[str, list[Piece]] = {}
-    for line, (row, lasted) in enumerate(zip(rows, seconds, strict=True), 2):
+    for (line, row), lasted in zip(numbered, seconds, strict=True):
         seen = Resources(_field(path, line, row, "cpu", 1.0), _field(path, line, row, "memory", 1.0))
         workers.setdefault(row.get("worker") or "", []).append(Piece(lasted, median / lasted, seen))
     return Trace(path, tuple(tuple(pieces) for pieces in workers.values()), median)
@@ -296,8 +304,10 @@ def _field(path: str, line: int, row: dict[str, str], name: str, default: float 
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf and not (name != "seconds" and value == 0):
+    if name == "seconds" and not 0 < value < math.inf:
         raise ValueError(f"trace {path}, line {line}: {name} is {text!r}; expected a positive number")
+    if name != "seconds" and not 0 <= value <= 1:
+        raise ValueError(f"trace {path}, line {line}: {name} is {text!r}; expected a share, 0 to 1")
     return value
 
 

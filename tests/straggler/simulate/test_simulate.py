@@ -246,6 +246,10 @@ def test_a_recorded_trace_is_a_pattern(tmp_path) -> None:
         ("seconds\n1\nx\n", "line 3: seconds is 'x'"),
         ("seconds\n1\n-1\n", "line 3: seconds is '-1'"),
         ("seconds,cpu\n1,nan\n", "line 2: cpu is 'nan'"),
+        ("worker, seconds\na, 1\n", "'worker', ' seconds'"),
+        ("seconds,cpu\n1,1\n1,50\n", "line 3: cpu is '50'; expected a share, 0 to 1"),
+        ("seconds\n1,5\n", "line 2 has more values than the header; expected 1"),
+        ("seconds\n1\n\n\n0\n", "line 5: seconds is '0'"),
     ],
 )
 def test_a_bad_trace_is_named(tmp_path, text: str, sentence: str) -> None:
