@@ -211,9 +211,11 @@ class SuperstepPolicy:
 
 
 def in_proportion(shares: Mapping[int, float], total: int) -> dict[int, int]:
-    """Whole units that sum to `total`: the running sums, rounded."""
+    """Whole units that sum to `total`: the running sums, rounded. Even ones, if all with a share have left."""
     whole = sum(shares.values())
     given, reached, plan = 0, 0.0, {}
+    if not whole:
+        shares, whole = dict.fromkeys(shares, 1.0), float(len(shares))
     for worker, share in shares.items():
         reached += share
         stop = round(total * reached / whole)

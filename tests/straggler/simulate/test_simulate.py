@@ -129,6 +129,13 @@ def test_a_worker_that_leaves_after_the_end_changes_nothing(scheme: str) -> None
     assert (row.per_iteration_s, row.moved_share) == (usual.per_iteration_s, usual.moved_share)
 
 
+def test_workers_without_a_share_do_the_rest_when_all_others_have_left() -> None:
+    gone = tuple(Departure(worker, 1.5) for worker in (1, 3))
+    setup = replace(SMALL, cluster=Cluster(4, 4), departures=gone)
+    row, _ = run_scheme(parse_scheme("bsp"), parse_pattern("uneven:100"), setup, 0)
+    assert row.over_ideal < 1.5
+
+
 def test_flexrr_and_its_parts_on_the_slow_worker_pattern() -> None:
     """Figure 3.6 in small: both parts help, together they come close to ideal, work moves from the slow."""
     experiment = Experiment(Cluster(32, 8), iterations=12, units=400)
