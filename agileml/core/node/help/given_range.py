@@ -63,6 +63,11 @@ class GivenRanges:
             self.now.cursor.abort()
             self.now = None
 
+    def over(self, clock: int) -> None:
+        """Drop the parameters of this clock and those before: nothing of them is left to compute."""
+        if self._known is not None and self._known[0] <= clock:
+            self._known = None
+
     def begin(self, task: Task, bundles: tuple[Units, ...]) -> None:
         """Compute these bundles: the units of the task's range."""
         assert self._view is not None and self.now is None

@@ -143,7 +143,7 @@ class Helping:
             return
         slack = self._job.consistency.slack
         assert slack is not None and self._flex is not None
-        self._tell(AllCounted(command.clock - 1 - slack))  # its parameters say so
+        self.all_counted(command.clock - 1 - slack)  # its parameters say so
         units = tuple(members(union(command.bundles)))
         command.cursor.chunk = max(1, len(units) // self._parameters.checks)
         self._own = _Own(command, units)
@@ -162,6 +162,7 @@ class Helping:
     def all_counted(self, clock: int) -> None:
         """Record that every unit of all clocks up to this one is counted."""
         if self._flex is not None:
+            self._ranges.over(clock)
             self._tell(AllCounted(clock))
 
     # -- what happens ---------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class Helping:
         elif isinstance(message, HelpParams):
             self._ranges.params(message)
         elif self._ranges.now is not None and message.task == self._ranges.now.number:
-            self._tell(AllCounted(message.clock))
+            self.all_counted(message.clock)
 
     def _give(self, worker: str, message: HelpPull) -> None:
         """Answer a helper's pull. The worker that gave the units has read the clock's parameters everywhere, so they

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
+
+import numpy as np
 
 from agileml.core.node.help.given_range import GivenRanges
 from agileml.core.parameters.fold import Contribution
@@ -45,3 +48,24 @@ def test_a_bundle_that_was_computed_before_a_rollback_is_none_of_the_same_range_
     after = begin(replace(VIEW, epoch=2, timeline=2))
     assert not ranges.has(before)
     assert ranges.has(after) and ranges.computed(after) is not None
+
+
+def test_parameters_of_a_clock_are_kept_until_it_ends_and_no_longer():
+    """They are a model's worth of memory."""
+    orders: list[Compute] = []
+    ranges = GivenRanges(JOB, lambda to, message: None, orders.append)
+    ranges.adopt(VIEW)
+    for task, bundle in ((TASK, 0x40), (Task(TaskKind.HELP, Bundle(3, 1, 1, 2)), 0x20)):
+        ranges.begin(task, (bundle,))
+        if not orders:
+            block = np.zeros(4, np.float32)
+            kept = weakref.ref(block)
+            ranges.params(HelpParams(1, 0, 3, 1, (block,)))
+            del block
+        assert ranges.computed(Computed(1, 3, bundle, ((0, Contribution(())),), 0.1)) is not None
+    assert len(orders) == 2, "the second range of the clock needs no pull"
+    orders.clear()
+    ranges.over(2)
+    assert kept() is not None
+    ranges.over(3)
+    assert kept() is None
