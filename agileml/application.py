@@ -22,6 +22,9 @@ Array = np.ndarray[Any, Any]
 Ranges = Sequence[tuple[int, int]]  # of a flat table: ascending, [start, stop)
 Parts = Sequence[tuple[int, Array]]  # of a flat table: where each part begins, and its elements
 
+_POOL_WORDS = 4  # of NumPy's SeedSequence: it takes longer keys as they are
+_ENDS_IN_ZERO = 1 << 63  # beyond every clock, slice and part
+
 
 class DeviceVector(ABC):
     """Updates of a resident table, flat, in the memory of a device, such as a gradient on a GPU.
@@ -177,7 +180,9 @@ class Settings:
 
     def rng(self, *key: int) -> np.random.Generator:
         """Random numbers that depend on the job's seed and `key` alone, not on the process that draws them."""
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key))))
+        # NumPy fills a short key up with zeros: unmarked, a slice's (7) would be the (7, 0, 0) of a unit.
+        mark = (_ENDS_IN_ZERO,) if key and key[-1] == 0 and len(key) < _POOL_WORDS else ()
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, *key, *mark))))
 
 
 class ArrivingTables(dict[str, Array]):

@@ -91,7 +91,7 @@ class MatrixFactorization(Application):
         ]
 
     def initial(self, table: Table) -> Array:
-        rng = self.settings.rng(Draw.INITIAL, ("users", "items").index(table.name))
+        rng = self.settings.rng(Draw.INITIAL, *(() if table.name == "users" else (1,)))
         values = rng.normal(0, self.model.initial_scale, (table.rows, table.columns)).astype(np.float32)
         if self.model.biases:
             values[:, -1] = 0

@@ -89,7 +89,9 @@ class Minibatches:
 
     def _order(self, slice_index: int, turn: int, share: ExampleSlice) -> Array:
         if share.order is None or share.order[0] != turn:
-            rng = self.settings.rng(Draw.SHUFFLE, slice_index, turn)
+            # Zeros at the end have never counted here: with them runs would have other bits than before.
+            key = (slice_index, turn) if turn else (slice_index,) if slice_index else ()
+            rng = self.settings.rng(Draw.SHUFFLE, *key)
             groups, numbers = self.groups, share.numbers
             order = rng.permutation(len(numbers)) if groups is None else groups.order(numbers, rng)
             share.order = turn, order
