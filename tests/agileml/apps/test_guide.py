@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,11 @@ from agileml.apps import matrix_factorization as mf
 from agileml.apps.documents import BagsFile, MadeDocuments, TextFile
 from agileml.apps.labelled import Blobs, Digits, NpzFile
 from agileml.apps.ratings import MadeRatings, RatingsFile
-from agileml.config.job import from_values
+from agileml.config.job import from_values, load
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "applications.md"
 PAGE, _, BUNDLED = GUIDE.read_text().partition("\n## The applications that come with Proteus\n")
 
@@ -137,3 +139,24 @@ def test_the_page_of_the_bundled_applications_shows_every_key_and_its_default() 
         block = jobs[name]
         assert block["model"] == model().model_dump()
         assert from_values(block).application == block["application"]
+
+
+COMMANDS = [
+    (path.stem, command.split())
+    for path in map(CONFIGS.joinpath, ["kmeans.yaml", "lda.yaml", "mf.yaml", "mlr.yaml"])
+    for command in re.findall(rf"proteus run configs/{path.name}([^#\n]*)", path.read_text())
+]
+
+
+@pytest.mark.parametrize(("name", "words"), COMMANDS, ids=lambda part: str(part))
+def test_the_commands_above_an_example_only_lack_the_file_that_they_name(
+    name: str, words: list[str], folder: Path
+) -> None:
+    job = load(CONFIGS / f"{name}.yaml", [flag for word, flag in pairwise(words) if word == "--set"])
+    settings = Settings(job.data, job.model, slices=job.slices, clocks_per_pass=job.clocks_per_pass)
+    application = build(job.application, settings)
+    if "path" not in job.data:
+        assert application.tables()
+        return
+    with pytest.raises(InputError, match=r"^data.path: \S+ does not exist in "):
+        application.tables()
