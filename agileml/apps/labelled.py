@@ -244,8 +244,8 @@ def npz_arrays(file: Path, path: str) -> dict[str, Array]:
             raise InputError(f"data.path: {path} is a single array (.npy), {expected}")
         with opened as found:
             wanted = {name for pair in (*TRAIN_NAMES, *TEST_NAMES) for name in pair}
-            # Others are only named, not read.
-            return {name: found[name] if name in wanted else np.empty(0) for name in found.files}
+            # Others are only named, not read. A member of a zip file that is no array is bytes.
+            return {name: np.asarray(found[name]) if name in wanted else np.empty(0) for name in found.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise InputError(f"data.path: {path} is damaged ({error}), {expected}") from None
     except InputError:
@@ -274,7 +274,7 @@ def _checked_pair(path: str, arrays: Mapping[str, Array], names: tuple[str, str]
         )
     if labels.dtype.kind not in "buif" or (labels.dtype.kind == "f" and (labels != np.rint(labels)).any()):
         raise InputError(f"data.path: {path}: {names[1]} has dtype {labels.dtype}, expected whole numbers")
-    if labels.dtype.kind in "uf" and (abs(labels) >= 2.0**63).any():
+    if labels.dtype.kind in "uf" and (abs(labels.astype(np.float64)) >= 2.0**63).any():
         raise InputError(
             f"data.path: {path}: {names[1]} has the label {abs(labels).max():g}, expected whole numbers of 64 bits"
         )
@@ -296,9 +296,10 @@ def checked_items(path: str, name: str, items: Array) -> Array:
         raise InputError(
             f"data.path: {path}: item {first} of {name} has NaN or infinity, expected finite numbers"
         )
-    if items.dtype.kind == "f" and max(items.max(), -items.min()) > MOST_FEATURE:
+    # As plain numbers: float16 would compare itself with infinity, and warn of it.
+    if items.dtype.kind == "f" and (found := max(float(items.max()), -float(items.min()))) > MOST_FEATURE:
         raise InputError(
-            f"data.path: {path}: {name} has a value of {max(items.max(), -items.min()):g}, expected at most "
-            f"{MOST_FEATURE:.3g}, the largest float32"
+            f"data.path: {path}: {name} has a value of {found:g}, expected at most {MOST_FEATURE:.3g}, the largest "
+            "float32"
         )
     return items

@@ -146,18 +146,18 @@ def read_ratings(path: str) -> Ratings:
 
 def _columns(file: Path, found: _Format, columns: Sequence[int], dtype: Any) -> Array:
     """Columns of all lines, (lines, columns). Raises ValueError."""
-    with warnings.catch_warnings():
+    # Opened here: numpy would unpack what is only called .gz, .bz2 or .xz.
+    with file.open(encoding="utf-8-sig") as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the caller tells that there is no data
         warnings.simplefilter("error", DeprecationWarning)  # a whole number read as a float
         return np.loadtxt(
-            file,
+            stream,
             dtype,
             comments=None,
             delimiter=found.delimiter,
             skiprows=found.header_lines,
             usecols=columns,
             ndmin=2,
-            encoding="utf-8-sig",
         )
 
 

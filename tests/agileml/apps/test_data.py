@@ -1,5 +1,7 @@
 """Data of the applications: what can be read, what is refused and how, splits and shares."""
 
+import warnings
+import zipfile
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -41,6 +43,13 @@ def test_both_kinds_of_movielens_files_give_the_same_ratings(tmp_path: Path, tex
     assert ratings.values.tolist() == [4.0, 3.5, 0.5]
     assert (ratings.user_count, ratings.item_count) == (2, 2)
     assert ratings.values.dtype == np.float32
+
+
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz"])
+def test_ratings_that_a_browser_unpacked_may_keep_the_name_of_the_packed_file(
+    tmp_path: Path, ending: str
+) -> None:
+    assert read_ratings(write(tmp_path, CSV, f"ratings.csv.{ending}")).values.tolist() == [4.0, 3.5, 0.5]
 
 
 @EXAMPLES
@@ -265,6 +274,23 @@ def test_bad_arrays_are_one_sentence_with_the_path(
         load_labelled(Settings({"path": path}))
     assert path in str(found.value)
     assert "\n" not in str(found.value)
+
+
+def test_numbers_of_16_bits_are_read_without_a_warning(tmp_path: Path) -> None:
+    items = np.array([[-65504, 1e-7], [0.5, 2]], np.float16)
+    np.savez(tmp_path / "half.npz", x=items, y=np.array([0, 1], np.float16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (found, labels), _ = read_npz(str(tmp_path / "half.npz"))
+    assert (found.tolist(), labels.tolist()) == (items.tolist(), [0, 1])
+
+
+def test_a_member_of_a_zip_file_that_is_no_array_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        archive.writestr("x", "text")
+        archive.writestr("y", "text")
+    with pytest.raises(InputError, match=r"data.npz: x has shape \(\) and dtype"):
+        read_npz(str(tmp_path / "data.npz"))
 
 
 def test_files_that_are_no_npz(tmp_path: Path) -> None:
