@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -357,8 +359,17 @@ class Application(ABC):
         self.settings = settings
 
     def with_settings(self, settings: Settings) -> Application:
-        """The same application for a job, when the user made the instance: itself, unless it needs the settings."""
-        return self
+        """The same application for a job, when the user made the instance: a copy with the job's settings, beside keys
+        of `data` and `model` that only the instance has, and without cached properties, which followed from its own.
+        To be overridden where a constructor keeps more of them."""
+        mine, own = self.settings, copy(self)
+        own.settings = replace(
+            settings, data={**mine.data, **settings.data}, model={**mine.model, **settings.model}
+        )
+        for name in vars(self):
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del own.__dict__[name]
+        return own
 
     @abstractmethod
     def tables(self) -> Sequence[Table]:

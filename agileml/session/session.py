@@ -66,7 +66,7 @@ def run(
     """Train as a config says, on local Ray nodes or in the cluster that `address` names.
 
     config: a JobConfig, a mapping as a file would hold it, or the path of a file. overrides replace its top keys.
-    application: an instance of the user's own; None builds the one that the config names.
+    application: an instance of the user's own, which gets the config's settings; None builds the one that it names.
     sequential: in this process, without Ray; the reference of a deterministic job. replay: with `sequential`, the
     folder of a run with supersteps or of a pipeline without a flush, whose log says what to compute.
     fleet: where machines come from; None: local Ray nodes, or the cluster at `address`.

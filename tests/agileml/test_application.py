@@ -1,10 +1,15 @@
 """What an application gets from the engine."""
 
+from collections.abc import Mapping
+from functools import cached_property
 from itertools import product
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from agileml.application import Settings
+import agileml
+from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**62])
@@ -14,3 +19,37 @@ def test_every_key_has_random_numbers_of_its_own(seed: int) -> None:
     drawn = [settings.rng(*key).bytes(16) for key in keys]
     assert len(set(drawn)) == len(keys)
     assert drawn == [settings.rng(*key).bytes(16) for key in keys]
+
+
+class Counts(Application):
+    """Counts the items of each unit; how many there are follows from the data section."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        super().__init__(settings)
+        self.name = name
+
+    @cached_property
+    def items(self) -> int:
+        return int(self.settings.data.get("items", 0))
+
+    def tables(self) -> list[Table]:
+        return [Table("counts", 1, 1, update=Update.STEP)]
+
+    def load(self, slice_index: int) -> int:
+        return self.items
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Array]) -> Updates:
+        start, stop = unit.range_of(items, self.settings.clocks_per_pass)
+        count = (stop - start) * self.settings.model["times"]
+        return Updates({"counts": np.full((1, 1), count, np.float32)}, examples=stop - start)
+
+
+def test_an_instance_of_the_users_gets_the_settings_of_the_job(tmp_path: Path) -> None:
+    settings = Settings(model={"times": 3}, slices=2)
+    mine = Counts(settings, "mine")
+    assert mine.items == 0  # looked at before the run
+    values = {"application": "any:Counts", "data": {"items": 40}, "clocks": 10, "clocks_per_pass": 10}
+    result = agileml.run(values, mine, sequential=True, out=str(tmp_path / "run"), slices=8)
+    assert result.parameters["counts"].item() == 8 * 40 * 3
+    assert isinstance(result.application, Counts) and result.application.name == "mine"
+    assert mine.settings == settings and mine.items == 0
