@@ -130,7 +130,7 @@ def load_labelled(settings: Settings) -> Labelled:
     found, classes = np.unique(labels, return_inverse=True)
     if len(found) < 2:
         raise InputError(f"data: {name} has only the label {found[0]}, expected at least two")
-    offset, scale = scaling(items, section)
+    offset, scale = scaling(items, test[0], section)
     return Labelled(
         name,
         items,
@@ -160,12 +160,17 @@ def items_of_ours(section: Digits | Blobs, settings: Settings) -> tuple[str, Arr
     return "digits", *digits()
 
 
-def scaling(items: Array, section: ItemsSection) -> tuple[Array, Array]:
+def scaling(items: Array, test: Array, section: ItemsSection) -> tuple[Array, Array]:
     """(offset, scale) of each feature: 0 and the largest stored value where the section's kind has one, or the mean and
-    standard deviation of the items."""
+    standard deviation of the items. Raises InputError where the test items cannot have the same."""
     features = items.shape[1]
     if not section.standardize:
         is_image = isinstance(section, NpzFile) and items.dtype == np.uint8
+        if isinstance(section, NpzFile) and is_image != (test.dtype == np.uint8):
+            raise InputError(
+                f"data.path: {section.path} has training items of dtype {items.dtype} and test items of dtype "
+                f"{test.dtype}, expected bytes, which are divided by 255, in both or in none"
+            )
         unit = 16.0 if isinstance(section, Digits) else 255.0 if is_image else 1.0
         return np.zeros(features), np.full(features, unit)
     mean, spread = items.mean(axis=0, dtype=np.float64), items.std(axis=0, dtype=np.float64)

@@ -46,7 +46,7 @@ def load_points(settings: Settings) -> Points:
         train_rows, test_rows = random_split(len(items), section.test_fraction, settings)
         items, test = items[train_rows], items[test_rows]
     check_enough(len(items), name, settings)
-    return Points(name, items, test, split, *scaling(items, section))
+    return Points(name, items, test, split, *scaling(items, test, section))
 
 
 def read_points(path: str) -> tuple[Array, Array | None]:

@@ -2,6 +2,7 @@
 
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from agileml.application import InputError, Settings
 from agileml.apps.data import random_split, share_of, stratified_split
 from agileml.apps.labelled import load_labelled, read_npz
+from agileml.apps.points import load_points
 from agileml.apps.ratings import load_split, read_ratings
 from agileml.config.text import ConfigError
 from tests.thorough import examples
@@ -207,6 +209,21 @@ def test_npz_with_its_own_test_items_keeps_them(tmp_path: Path) -> None:
     features = data.scaled(data.train_items)
     np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(features.std(axis=0), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("load", [load_labelled, load_points])
+def test_bytes_beside_items_that_were_scaled_already_are_refused(
+    load: Callable[[Settings], Any], tmp_path: Path
+) -> None:
+    images = np.array([[0, 255], [51, 102]], np.uint8)
+    arrays = {"x_train": images, "y_train": np.arange(2), "x_test": images / 255, "y_test": np.arange(2)}
+    path = save(tmp_path, **arrays)
+    with pytest.raises(
+        InputError, match="items of dtype uint8 and test items of dtype float64, expected bytes"
+    ):
+        load(Settings({"path": path}))
+    load(Settings({"path": path, "standardize": True}))
+    load(Settings({"path": save(tmp_path, **{**arrays, "x_test": images})}))
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.int64, np.int32])
