@@ -362,7 +362,7 @@ class Application(ABC):
         """The same application for a job, when the user made the instance: a copy with the job's settings, beside keys
         of `data` and `model` that only the instance has, and without cached properties, which followed from its own.
         To be overridden where a constructor keeps more of them."""
-        mine, own = self.settings, copy(self)
+        mine, own = getattr(self, "settings", Settings()), copy(self)  # a constructor of its own may set none
         own.settings = replace(
             settings, data={**mine.data, **settings.data}, model={**mine.model, **settings.model}
         )

@@ -53,3 +53,14 @@ def test_an_instance_of_the_users_gets_the_settings_of_the_job(tmp_path: Path) -
     assert result.parameters["counts"].item() == 8 * 40 * 3
     assert isinstance(result.application, Counts) and result.application.name == "mine"
     assert mine.settings == settings and mine.items == 0
+
+
+class Bare(Counts):
+    """Its constructor leaves out that of its base."""
+
+    def __init__(self) -> None: ...
+
+
+def test_an_instance_without_settings_gets_those_of_the_job() -> None:
+    settings = Settings(data={"items": 3}, slices=4)
+    assert Bare().with_settings(settings).settings == settings
