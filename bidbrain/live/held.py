@@ -90,6 +90,19 @@ class HeldInstances:
         if over:
             self.tell(at_s)
 
+    def record_up_to(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
+        """Journal the evictions and ends of hours up to an instant, in the order of time. While a purchase is answered
+        hours may end, on a market that is played fast several."""
+        while True:
+            due = self._hour_ends() + [last.at_s for last in ended.values()]
+            if not due or min(due) > at_s:
+                return
+            self.record_events(min(due), ended)
+
+    def _hour_ends(self) -> list[int]:
+        held = self._job.state.held()
+        return [each.hour_start_s + HOUR_S for each in held if not each.on_demand]
+
     def catch_up(self, closing_s: int) -> None:
         """Journal the evictions and ends of hours before the job's end that came since the service last looked."""
         taken = self.ended().items()
@@ -111,11 +124,8 @@ class HeldInstances:
     def record_until(self, hours_s: int, ended: dict[int, EndedInstance]) -> None:
         """Journal all of `ended`, which it empties, and the ends of hours until an instant, in the order of time."""
         while True:
-            spot = [
-                a for a in self._job.state.account.open if not a.on_demand and a.phase is not Phase.REQUESTED
-            ]
-            hours = [a.hour_start_s + HOUR_S for a in spot]
-            due = [at_s for at_s in hours if at_s <= hours_s] + [last.at_s for last in ended.values()]
+            hours = [at_s for at_s in self._hour_ends() if at_s <= hours_s]
+            due = hours + [last.at_s for last in ended.values()]
             if not due:
                 return
             self.record_events(min(due), ended)

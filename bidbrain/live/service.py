@@ -149,7 +149,7 @@ class Service:
             if quotes is None:  # nothing is decided, but what happened is heard
                 self._held.record_until(now_s, ended)
             elif self._go_through(now_s, ended, quotes):
-                self._look_again(now_s, quotes)
+                self._look_again(now_s, quotes, ended)
         except MarketClosedError as error:
             self._job.put(Closing(now_s, False, str(error), EXIT_MARKET_CLOSED))
         except UnknownOutcomeError as error:
@@ -181,13 +181,14 @@ class Service:
                 self._held.record_until(now_s, ended)
                 if not all(self._steps.ask(pending, now_s) for pending in state.due(now_s)):
                     return False
-            if (state.asks or woken) and not self._decide(at_s, now_s, quotes):
+            if (state.asks or woken) and not self._decide(at_s, now_s, quotes, ended):
                 return False
         return True
 
-    def _decide(self, at_s: int, now_s: int, quotes: Quotes) -> bool:
+    def _decide(self, at_s: int, now_s: int, quotes: Quotes, ended: dict[int, EndedInstance]) -> bool:
         """Ask the policy and carry its decision out; False: an answer is missing, and the rest is done later."""
         as_of_s = max(at_s if now_s - at_s <= LATE_S else now_s, self.state.last_s)
+        self._held.record_up_to(as_of_s, ended)
         plan, state = self._job.plan, self.state
         report = self._job.trainer.report(as_of_s)
         view = view_of(plan.setting, state, quotes, report.measured, plan.limits, report.done_vcpu_s)
@@ -195,15 +196,15 @@ class Service:
         self._job.put(decided)
         return self._steps.carry_out(as_of_s, now_s)
 
-    def _look_again(self, now_s: int, quotes: Quotes) -> None:
+    def _look_again(self, now_s: int, quotes: Quotes, ended: dict[int, EndedInstance]) -> None:
         """Decide when the market changes, if the policy waits for that, and again soon after a full market."""
         state, decided = self.state, self.state.decided
         if decided is None or state.draining is not None:
             return
         if decided.wake_on_market and decided.pulse != quotes.pulse:
-            self._decide(now_s, now_s, quotes)
+            self._decide(now_s, now_s, quotes, ended)
         elif state.full and decided.fill is None and not self._job.cloud.together:
             if now_s >= decided.at_s + RETRY_S:
-                self._decide(now_s, now_s, quotes)
+                self._decide(now_s, now_s, quotes, ended)
             else:
                 self._steps.retry_s = min(self._steps.retry_s, decided.at_s + RETRY_S)

@@ -56,6 +56,7 @@ class LoneCloud:
         self.open_notices: tuple[InstanceNotice, ...] = ()
         self.most: dict[str, int] = {}  # of an order's instances, by zone
         self.is_answer_lost = False  # of orders in the zone "on-demand": they are bought all the same
+        self.buying: Callable[[], None] = lambda: None  # what happens while an order is placed
 
     def _call(self, name: str) -> None:
         self.calls.append((self._now_s(), name))
@@ -77,6 +78,7 @@ class LoneCloud:
 
     def acquire(self, order: Order) -> tuple[Instance, ...]:
         self._call("acquire")
+        self.buying()
         zone = order.market.zone
         if zone in self.fails and not self.is_answer_lost:
             raise self.fails[zone]

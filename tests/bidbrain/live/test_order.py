@@ -6,11 +6,33 @@ import pytest
 
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Order
-from bidbrain.policy.base import Action, Decision, Request, RequestOnDemand
+from bidbrain.live.journal import HourPassed
+from bidbrain.policy.base import Action, Decision, MarketView, Request, RequestOnDemand
 from bidbrain.simulate.simulator import PolicyError
-from tests.bidbrain.live.lone_cloud import SMALL, LoneJob
+from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
 
 SPOT = Market("c5.xlarge", "us-east-1a")
+
+
+def test_hours_that_end_while_an_order_is_placed_are_over_when_the_policy_is_asked() -> None:
+    """A market that is played fast passes hours in a second, and a table of evictions has no minutes below 0."""
+    left_s: list[int] = []
+
+    def one_more(now_s: int, view: MarketView) -> Decision:
+        left_s.extend(holding.hour_end_s - now_s for holding in view.holdings)
+        actions = (Request(SMALL, 1, ON_DEMAND),) if len(view.holdings) < 3 else ()
+        return Decision(actions, "three machines", now_s + 300)
+
+    job = LoneJob(one_more, reliable=0)
+
+    def passes() -> None:
+        job.at_s += 8_000
+
+    job.cloud.buying = passes
+    job.after(10, times=5)
+    assert len(job.cloud.running) == 3 and left_s and all(0 < left <= 3600 for left in left_s)
+    ends = [record.at_s for record in job.of(HourPassed)]
+    assert ends and ends == sorted(ends)
 
 
 @pytest.mark.parametrize("wrong", [0, -40])
