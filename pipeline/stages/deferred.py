@@ -48,7 +48,10 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.put_off, ctx.places = put_off, places
-        return functional.linear(x, weight, bias)
+        made = functional.linear(x, weight, bias)
+        # Of more than two dimensions it is a view of what the product made, and torch lets nothing overwrite a view
+        # that a function like this one returns (such as the ReLU behind it).
+        return torch.ops.aten._unsafe_view.default(made, made.shape) if made._is_view() else made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:

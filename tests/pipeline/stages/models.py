@@ -131,6 +131,14 @@ def overwrites_what_type_as_shows(model: Overwriting, x: Tensor) -> Tensor:
     return model.three(torch.tanh(y))
 
 
+def overwrites_what_linear_layers_make(model: Overwriting, x: Tensor) -> Tensor:
+    h = torch.tanh(model.one(x.view(5, 2, 2).repeat(1, 1, 2)))
+    y = model.two(h).relu_()
+    z = model.three(y)
+    z += h
+    return z
+
+
 def overwrites_what_einsum_shows(model: Overwriting, x: Tensor) -> Tensor:
     h = model.one(x)
     turned = torch.einsum("ij->ji", h)
@@ -233,6 +241,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "input by view": overwriting(overwrites_input_by_view),
     "without gradients": overwriting(overwrites_without_gradients),
     "type_as": overwriting(overwrites_what_type_as_shows),
+    "linear layers of three axes": overwriting(overwrites_what_linear_layers_make),
     "einsum": overwriting(overwrites_what_einsum_shows),
     "own stages": own_stages,
 }

@@ -62,7 +62,10 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, place: GradientSlot) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.place = place
-        return functional.linear(x, weight, bias)
+        made = functional.linear(x, weight, bias)
+        # Of more than two dimensions it is a view of what the product made, and torch lets nothing overwrite a view
+        # that a function like this one returns (such as `h = layer(x); h += x`).
+        return torch.ops.aten._unsafe_view.default(made, made.shape) if made._is_view() else made
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:

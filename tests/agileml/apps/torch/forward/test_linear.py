@@ -41,6 +41,14 @@ def again(net: Net, x: Tensor) -> Tensor:
     return y
 
 
+def overwritten(net: Net, x: Tensor) -> Tensor:
+    """A residual and an activation that go where the layers' results lie."""
+    y: Tensor = net.a(x).relu_()
+    y = net.b(y)
+    y += x
+    return y
+
+
 def dual(net: Net, x: Tensor) -> Tensor:
     with forward_ad.dual_level():
         return forward_ad.unpack_dual(net.b(forward_ad.make_dual(net.a(x), x))).tangent
@@ -58,6 +66,7 @@ USES: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "not at all": lambda net, x: net.b(x),
     "one item": lambda net, x: torch.stack([net.b(net.a(row)) for row in x]),
     "more axes": lambda net, x: net.b(net.a(x.view(2, 4, 6))).view(8, 6),
+    "overwritten": lambda net, x: overwritten(net, x.view(2, 4, 6)).view(8, 6),
     "checkpointed": lambda net, x: checkpoint(lambda t: net.b(net.a(t)), x, use_reentrant=False),
     "checkpointed twice": lambda net, x: again(net, again(net, x)),
     "bfloat16": lambda net, x: _autocast(net, x),
