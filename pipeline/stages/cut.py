@@ -110,6 +110,14 @@ def draw_from(key: int, number: int) -> None:
     torch.default_generator.manual_seed(seed_of(key, number))
 
 
+def is_random(node: fx.Node) -> bool:
+    """Whether an operation may draw random numbers."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags or isinstance(
+        node.target, torch._ops.HigherOrderOperator
+    )
+
+
 def _ranges(ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -160,7 +168,7 @@ def _stage(
         for value in node.all_input_nodes:
             if value.op == "get_attr" and value not in copies:
                 copies[value] = graph.node_copy(value)
-        if _is_random(node):
+        if is_random(node):
             graph.call_function(draw_from, (key, traced.numbers[node]))
         if (weight := is_deferrable(node, traced)) is not None and weight in parameters:
             deferred[node] = [parameters.index(p) if isinstance(p, fx.Node) else None for p in _pair(node)]
@@ -192,10 +200,3 @@ def _three(node: fx.Node) -> tuple[Any, Any, Any]:
 
 def _pair(node: fx.Node) -> tuple[Any, Any]:
     return _three(node)[1:]
-
-
-def _is_random(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or isinstance(
-        node.target, torch._ops.HigherOrderOperator
-    )

@@ -12,6 +12,7 @@ from torch import fx
 
 from pipeline.profile.layers import Layer, Profile
 from pipeline.stages.cut import StageCode, cut
+from pipeline.stages.faithful import check_gradients
 from pipeline.stages.passes import Loss, Pass, StageCompute, leaves_of
 from pipeline.stages.traced import TracedModel
 
@@ -28,8 +29,10 @@ def measured_profile(
 ) -> Profile:
     """Seconds (the median of `repeats` runs after one more) and bytes of each layer, for a microbatch of `batch` items.
 
-    The last layer has the loss too. Buffers that a forward changes are as before afterwards.
+    The last layer has the loss too. Buffers that a forward changes are as before afterwards. Raises StageError for a
+    model or loss whose gradients stages do not have.
     """
+    check_gradients(traced, loss, inputs, targets)
     codes = cut(traced, range(1, len(traced.layers) + 1))
     before = {name: traced.values[name].clone() for name in traced.changed}
     runs = [_run(traced, codes, loss, inputs, targets) for _ in range(repeats + 1)][1:]

@@ -154,11 +154,16 @@ class StageCompute:
         assert self._loss is not None
         # A loss may be random, too, behind all operations of the model.
         draw_from(key, len(self._traced.numbers))
-        loss = self._loss(whole_output(self._traced, outgoing), *targets)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise StageError(f"the loss returned {found}, expected one number, the mean over the items")
-        return (loss,)
+        return (loss_of(self._loss, whole_output(self._traced, outgoing), targets),)
+
+
+def loss_of(loss: Loss, output: Any, targets: Sequence[Any]) -> Tensor:
+    """The loss of an output. Raises StageError where it is not one number."""
+    found = loss(output, *targets)
+    if not isinstance(found, Tensor) or found.numel() != 1:
+        what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise StageError(f"the loss returned {what}, expected one number, the mean over the items")
+    return found
 
 
 def whole_output(traced: TracedModel, tensors: Sequence[Tensor]) -> Any:

@@ -32,12 +32,14 @@ from pipeline.stages.overwriting import Sharing, Shows
 class TracedModel:
     """The operations of a model.
 
-    layers: in the order of the forward. parameters, buffers: by placeholder, the name in the model. inputs: the
-    model's own inputs, flattened; None where one is not a tensor. outputs: nodes or constants, flattened as
-    `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes. overwritten: places
-    of the inputs that it changes. values: parameters and buffers by name. example: the inputs that are no tensors.
+    module: what was recorded. layers: in the order of the forward. parameters, buffers: by placeholder, the name in the
+    model. inputs: the model's own inputs, flattened; None where one is not a tensor. outputs: nodes or constants,
+    flattened as `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes.
+    overwritten: places of the inputs that it changes. values: parameters and buffers by name. example: the inputs that
+    are no tensors.
     """
 
+    module: nn.Module
     graph_module: fx.GraphModule
     layers: tuple[LayerNodes, ...]
     parameters: dict[fx.Node, str]
@@ -82,7 +84,7 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
     """
     if not model.training:
         model.train()
-    program = _exported(model, tuple(inputs))
+    recorded, program = _exported(model, tuple(inputs))
     signature = program.graph_signature
     for spec in signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
@@ -111,6 +113,7 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
     found = _observed(program, parameters, buffers, own, flat, values)
     output = next(node for node in program.graph.nodes if node.op == "output")
     return TracedModel(
+        recorded,
         program.graph_module,
         layers_to_cut(program.graph, buffers, found.changed, found.facts, found.shows),
         parameters,
@@ -167,8 +170,9 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
-    """torch.export's program. Raises StageError, whose sentence names the innermost module that failed."""
+def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[nn.Module, ExportedProgram]:
+    """What was recorded, and torch.export's program of it. Raises StageError, whose sentence names the innermost module
+    that failed."""
     if callable(own := getattr(model, "stages", None)) and not isinstance(own, nn.Module):
         parts = list(own())
         if not parts or not all(isinstance(part, nn.Module) for part in parts):
@@ -186,7 +190,7 @@ def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
         with warnings.catch_warnings(), _quiet():
             # Such as of LSTM, which assigns a list of its own weights again.
             warnings.filterwarnings("ignore", message=".*were assigned during export")
-            return torch.export.export(model, inputs, strict=False)
+            return model, torch.export.export(model, inputs, strict=False)
     except Exception as error:  # whatever the user's forward may raise
         where = names[calls[-1]] if calls else type(model).__name__
         kind = type(calls[-1] if calls else model).__name__

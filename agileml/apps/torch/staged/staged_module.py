@@ -110,19 +110,23 @@ class StagedModule:
         return found, *of_buffers
 
     def plan(self, most: int, repeats: int = 3) -> StagePlan:
-        """The partitions, and the seconds that their layers take here."""
+        """The partitions, and the seconds that their layers take here. Raises InputError for what stages do not have
+        the gradients of."""
         example, borders = self._example, self.borders(most)
-        with alone(self.threads):
-            inputs, target = example.parts()
-            measured = measured_profile(
-                self.traced,
-                self.loss,
-                inputs,
-                (target,),
-                model=type(self.flat.module).__name__,
-                batch=example.items,
-                repeats=repeats,
-            )
+        try:
+            with alone(self.threads):
+                inputs, target = example.parts()
+                measured = measured_profile(
+                    self.traced,
+                    self.loss,
+                    inputs,
+                    (target,),
+                    model=type(self.flat.module).__name__,
+                    batch=example.items,
+                    repeats=repeats,
+                )
+        except StageError as error:
+            raise InputError(f"pipeline: {error}") from None
         seconds = [layer.compute_s for layer in measured.layers]
         ends = self._layer_ends(borders[0])
         codes = cut(self.traced, ends)

@@ -187,6 +187,25 @@ def test_the_plan_is_the_same_wherever_it_is_asked_and_no_longer_than_asked() ->
     assert len(staged.borders(64)[0]) == staged.most_partitions == 5
 
 
+class Hooked(nn.Module):
+    """Its gradients are turned round between the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x.register_hook(lambda gradient: -gradient)
+        return self.last(x)
+
+
+def test_a_module_whose_gradients_stages_do_not_have_is_refused_where_the_run_begins() -> None:
+    staged = made(Hooked).stages()
+    with pytest.raises(InputError, match=r"pipeline: .* 'first.weight' another gradient"):
+        staged.plan(2, repeats=1)
+
+
 class Backwards(nn.Module):
     def __init__(self) -> None:
         super().__init__()
