@@ -146,13 +146,13 @@ class RunSpec:
         if pipeline.stages != "auto" and pipeline.stages > stages.most_partitions:
             raise ConfigError(
                 f"found {pipeline.stages}, expected at most {stages.most_partitions}: the model has so many layers "
-                "with parameters",
+                "with parameters between which it can be cut",
                 key=("pipeline", "stages"),
             )
         if isinstance(pipeline.replicas, tuple) and len(pipeline.replicas) > stages.most_partitions:
             raise ConfigError(
                 f"found {len(pipeline.replicas)} stages, expected at most {stages.most_partitions}: the model has so "
-                "many layers with parameters",
+                "many layers with parameters between which it can be cut",
                 key=("pipeline", "replicas"),
             )
         return replace(self, stages=stages.plan(self.config.partitions or MOST_PARTITIONS))

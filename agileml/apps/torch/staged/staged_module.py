@@ -7,7 +7,7 @@ own partitions. Any cut has the bits of the whole module, dropout included.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from agileml.application import Array, InputError, StageOutput, StagePlan, Unit, Updates, Wire
 from agileml.apps.torch.flat import FlatModule, TensorSpan, borrowed
 from agileml.apps.torch.names import ModuleConfig, loss_named
 from agileml.apps.torch.objective import Loss
 from agileml.apps.torch.seeding import alone, in_turn, seeded
+from agileml.apps.torch.staged.layer_order import check_order, end_before, first_layers, places_to_cut
 from agileml.apps.torch.staged.stage_buffers import StageBuffers
 from agileml.apps.torch.trial import placed_batch
 from agileml.config.text import ConfigError
@@ -82,13 +83,17 @@ class StagedModule:
                 f"pipeline: forward changes the buffer {min(lost)!r}, expected only buffers that the state dict holds: "
                 "others do not move with a stage"
             )
-        self._first_layer = _layers_of_spans(self.traced, self.traced.parameters, flat.spans)
         changed = {node: name for node, name in self.traced.buffers.items() if name in self.traced.changed}
+        layers = first_layers(self.traced, self.traced.parameters, flat.spans)
         self._buffer_layers = {
-            table.name: _layers_of_spans(self.traced, changed, flat.spans_of_buffers[table.name])
+            table.name: first_layers(self.traced, changed, flat.spans_of_buffers[table.name])
             for table in flat.tables()[1:]
         }
-        self._starts = [i for i, (a, b) in enumerate(pairwise(self._first_layer), 1) if a != b]
+        self._starts = places_to_cut(layers, list(self._buffer_layers.values()))
+        if not self._starts and len(set(layers)) > 1:
+            check_order("parameter", flat.spans, layers)
+            for name, each in self._buffer_layers.items():
+                check_order("buffer", flat.spans_of_buffers[name], each)
 
     @property
     def most_partitions(self) -> int:
@@ -104,7 +109,7 @@ class StagedModule:
         found = (*(spans[begin - 1].end for begin in begins[1:]), spans[-1].end)
         ends = self._layer_ends(found)
         of_buffers = (
-            tuple(_end_before(self.flat.spans_of_buffers[name], layers, end) for end in ends)
+            tuple(end_before(self.flat.spans_of_buffers[name], layers, end) for end in ends)
             for name, layers in self._buffer_layers.items()
         )
         return found, *of_buffers
@@ -163,7 +168,7 @@ class StagedModule:
 
     def _layer_ends(self, borders: Sequence[int]) -> list[int]:
         """The layer behind the last one of each partition."""
-        begins = {span.start: layer for span, layer in zip(self.flat.spans, self._first_layer, strict=True)}
+        begins = {self.flat.spans[at].start: layer for at, layer in self._starts.items()}
         return [begins[border] for border in borders[:-1]] + [len(self.traced.layers)]
 
 
@@ -278,38 +283,6 @@ class TorchStage:
         """(partition of this stage, where the parameter begins in its block)."""
         at = bisect_right(self.edges, span.start) - 1
         return at, span.start - self.edges[at]
-
-
-def _layers_of_spans(
-    traced: TracedModel, tensors: Mapping[fx.Node, str], spans: Sequence[TensorSpan]
-) -> list[int]:
-    """The layer that reads each parameter or buffer first; one that is not among `tensors` goes with the one before.
-    Raises InputError where that is not their order in the table."""
-    where = {node: number for number, layer in enumerate(traced.layers) for node in layer.nodes}
-    first = {
-        name: min(where[user] for user in node.users if user in where)
-        for node, name in tensors.items()
-        if any(user in where for user in node.users)
-    }
-    found: list[int] = []
-    for span, before in zip(spans, (None, *spans), strict=False):
-        last = found[-1] if found else 0
-        layer = first.get(span.name, last)
-        if layer < last:
-            assert before is not None
-            kind = "buffer" if span.name in traced.changed else "parameter"
-            raise InputError(
-                f"pipeline: the forward reads the {kind} {span.name!r} before {before.name!r}, expected {kind}s "
-                "in the order in which the module makes them: a stage holds neighbours"
-            )
-        found.append(layer)
-    return found
-
-
-def _end_before(spans: Sequence[TensorSpan], layers: Sequence[int], end: int) -> int:
-    """Where the tensors of the layers before `end` end in their table."""
-    count = bisect_left(layers, end)
-    return spans[count - 1].end if count else 0
 
 
 # What numpy does not have travels as whole numbers of the same size.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from agileml.application import InputError, Settings, Unit
 from agileml.apps.torch.flat import BUFFERS, COUNTERS
 from agileml.apps.torch.module import TorchModule
+from agileml.apps.torch.staged.layer_order import places_to_cut
 from agileml.config.text import ConfigError
 
 ITEMS = 32
@@ -84,6 +85,25 @@ class HalfInside(nn.Module):
         return self.last(torch.tanh(self.middle(x.float())) + x)
 
 
+class Encoder(nn.Module):
+    """A parameter of its own, which stands before those of its parts and is read behind some of them; and layers that
+    make their norms behind what these norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.places = nn.Parameter(torch.linspace(-1.0, 1.0, 8))
+        self.parts = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.into(x) + self.places).unsqueeze(1)
+        for part in self.parts:
+            x = part(x)
+        return self.out(x.squeeze(1))
+
+
 def made(build: Any = network, *, is_staged: bool = True, slices: int = 2, **model: Any) -> TorchModule:
     x = np.random.default_rng(0).normal(size=(ITEMS, 6)).astype(np.float32)
     y = np.arange(ITEMS) % 3
@@ -102,8 +122,8 @@ def start(module: TorchModule) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     "build",
-    [network, lambda: normed(0.3), HalfInside],
-    ids=["plain", "batch norm and dropout", "bfloat16"],
+    [network, lambda: normed(0.3), HalfInside, Encoder],
+    ids=["plain", "batch norm and dropout", "bfloat16", "in another order"],
 )
 @pytest.mark.parametrize("defer", [False, True])
 def test_any_cut_has_the_bits_of_one_process(build: Any, defer: bool) -> None:
@@ -136,7 +156,7 @@ def test_any_cut_has_the_bits_of_one_process(build: Any, defer: bool) -> None:
             np.testing.assert_array_equal(np.concatenate(found), whole.tables[name].reshape(-1))
 
 
-@pytest.mark.parametrize("build", [network, normed, LeastPeak])
+@pytest.mark.parametrize("build", [network, normed, LeastPeak, Encoder])
 def test_without_random_numbers_they_are_the_bits_of_data_parallelism(build: Any) -> None:
     staged, plain = made(build), made(build, is_staged=False)
     agree(staged, plain, start(staged))
@@ -185,6 +205,14 @@ def test_the_plan_is_the_same_wherever_it_is_asked_and_no_longer_than_asked() ->
     assert plan.borders[0][-1] == staged.flat.elements
     assert min(plan.seconds) > 0
     assert len(staged.borders(64)[0]) == staged.most_partitions == 5
+
+
+def test_a_cut_lies_where_all_before_it_are_of_layers_before_it() -> None:
+    layers = [2, 3, 0, 5, 4, 6]
+    assert places_to_cut(layers, []) == {3: 4, 5: 6}
+    assert places_to_cut(layers, [[1, 5], [6]]) == {3: 4, 5: 6}
+    assert places_to_cut(layers, [[5, 1]]) == {5: 6}
+    assert places_to_cut([1, 0], []) == {}
 
 
 class Hooked(nn.Module):
