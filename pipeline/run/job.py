@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from pipeline.profile.user_model import LoadError, load_function
 from pipeline.run.config import Mode, Order, PipelineConfig, RunError
-from pipeline.run.tensor_files import read_tensors
+from pipeline.run.tensor_files import digest, read_tensors
 from pipeline.run.tree import slice_of
 from pipeline.run.weights import StageWeights
 from pipeline.run.worker import Ends, Item, Worker
@@ -48,7 +50,10 @@ class Job:
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
+        # Every worker calls the function, and must get the same weights and data from it.
         torch.manual_seed(config.seed)
+        np.random.seed(config.seed & 0xFFFFFFFF)
+        random.seed(config.seed)
         made = load_function(config.training)()
         if not isinstance(made, tuple) or len(made) != 3 or not isinstance(made[0], nn.Module):
             raise LoadError(
@@ -101,6 +106,19 @@ class Job:
         with torch.no_grad():
             for name, value in found.items():
                 values[name].copy_(value)
+
+    def data_digest(self) -> str:
+        """A digest of the first minibatch's tensors."""
+        tensors = [t for t in pytree.tree_leaves(self._kept(1)) if isinstance(t, Tensor)]
+        return digest({str(number): tensor for number, tensor in enumerate(tensors)})
+
+    def check_data(self, wanted: str) -> None:
+        """Raise RunError where this process has other data than the one whose digest this is."""
+        if self.data_digest() != wanted:
+            raise RunError(
+                f"minibatch(1) of {self.config.training} is another one than where the run began, expected the same "
+                "minibatches in every process: give random generators a seed"
+            )
 
     def minibatch(self, number: int) -> Minibatch:
         """The user's minibatch. Raises RunError where it has another form."""

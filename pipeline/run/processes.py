@@ -37,7 +37,7 @@ from pipeline.stages.cut import StageCode
 from pipeline.stages.layering import Fact
 from pipeline.whole_file import write_text
 
-CONFIG, SHAPE, START = "config.json", "shape.txt", "start.safetensors"
+CONFIG, SHAPE, START, DATA = "config.json", "shape.txt", "start.safetensors", "data.sha256"
 NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early
 _STARTER_LOG = "starter.log"  # in the private folder: it matters only where no worker came to be
 # Big arrays are freed and made again all the time: keep their pages.
@@ -59,9 +59,11 @@ def run_processes(job: Job, shape: StageShape, folder: Path) -> None:
 
 
 def save_start(job: Job, shape: StageShape, folder: Path) -> None:
-    """Write what a run begins with: config, stages, weights and buffers. Raises OSError with the name of a file."""
+    """Write what a run begins with: config, stages, weights and buffers, a digest of the data. Raises OSError with the
+    name of a file."""
     write_text(folder / CONFIG, job.config.model_dump_json())
     write_text(folder / SHAPE, shape_text(shape))
+    write_text(folder / DATA, job.data_digest() + "\n")
     write_tensors(folder / START, {name: value.clone() for name, value in job.traced.values.items()})
 
 
@@ -72,6 +74,8 @@ def restore(folder: Path) -> tuple[Job, StageShape]:
         raise RunError(f"{folder} is not the folder of a pipeline's run: it has no {missing[0]}")
     job = Job(PipelineConfig.model_validate_json((folder / CONFIG).read_text()))
     job.load(folder / START)
+    if (data := folder / DATA).is_file():  # runs of earlier versions have none
+        job.check_data(data.read_text().strip())
     return job, parse_shape((folder / SHAPE).read_text())
 
 

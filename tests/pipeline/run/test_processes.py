@@ -15,7 +15,7 @@ import torch
 
 from pipeline.run.config import PipelineConfig, RunError
 from pipeline.run.job import Job, StageShape
-from pipeline.run.processes import messages_bytes, private_folder, run_processes
+from pipeline.run.processes import messages_bytes, private_folder, restore, run_processes, save_start
 from pipeline.run.result import minibatch_losses, read_report
 from pipeline.run.sequential import run_sequential
 from pipeline.run.tensor_files import digest, read_tensors
@@ -64,6 +64,19 @@ def test_processes_have_the_bits_of_one(
     apart, alone, minibatches = both(job, replicas, tmp_path)
     assert apart == alone
     assert minibatches == job.config.minibatches
+
+
+def test_a_process_has_the_data_that_the_run_began_with_or_says_that_it_has_another(tmp_path: Path) -> None:
+    job = a_job("from_numpy")
+    shape = StageShape((len(job.traced.layers),), (1,), (False,))
+    save_start(job, shape, tmp_path)
+    again, _ = restore(tmp_path)
+    assert again.data_digest() == job.data_digest() != a_job("from_numpy", seed=1).data_digest()
+    save_start(a_job("without_seed"), shape, tmp_path)
+    with pytest.raises(
+        RunError, match=r"minibatch\(1\) of .*:without_seed is another one than where the run began"
+    ):
+        restore(tmp_path)
 
 
 def test_messages_lie_where_there_is_room_for_them() -> None:

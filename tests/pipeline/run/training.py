@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -71,6 +73,27 @@ def drawn() -> Any:
     """Its minibatches are drawn anew whenever one is asked for."""
     model, loss, minibatch = mlp()
     return model, loss, lambda number: minibatch(int(torch.randint(1000, (1,))))
+
+
+def from_numpy() -> Any:
+    """Its data is drawn by NumPy's own generator, and shuffled by Python's."""
+    model, loss, _ = mlp()
+    x = np.random.randn(4 * BATCH, 6).astype(np.float32)
+    order = list(range(len(x)))
+    random.shuffle(order)
+
+    def minibatch(number: int) -> Any:
+        mine = torch.from_numpy(x[order[number % 4 :: 4]])
+        return (mine,), (mine[:, :3].argmax(1),)
+
+    return model, loss, minibatch
+
+
+def without_seed() -> Any:
+    """Its data is another in every process."""
+    model, loss, _ = mlp()
+    x = torch.from_numpy(np.random.default_rng().normal(size=(BATCH, 6)).astype(np.float32))
+    return model, loss, lambda number: ((x,), (x[:, :3].argmax(1),))
 
 
 def residual() -> Any:
