@@ -158,13 +158,17 @@ def read(path: str | Path) -> Profile:
     """Read a profile file. Raises ProfileError, whose sentence names the file and the key."""
     path = Path(path)
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(path.read_text("utf-8-sig"))  # with or without the mark that some editors write
     except FileNotFoundError:
         raise ProfileError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ProfileError(f"{path} is a folder; expected a JSON file") from None
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read ({error.strerror}); expected a JSON file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ProfileError(f"{path} is not JSON: {error}") from None
+    except RecursionError:
+        raise ProfileError(f"{path} is nested too deeply") from None
     try:
         return from_dict(raw)
     except ProfileError as error:

@@ -106,11 +106,13 @@ def test_bad_profiles_are_one_sentence(raw: object, words: str) -> None:
 
 
 def test_bad_files_name_the_file(tmp_path: Path) -> None:
-    for name, text in (("a.json", None), ("b.json", "{"), ("c.json", "[]")):
+    for name, text in (("a.json", None), ("b.json", "{"), ("c.json", "[]"), ("deep.json", "[" * 100_000)):
         if text is not None:
             (tmp_path / name).write_text(text)
         with pytest.raises(ProfileError, match=name):
             read(tmp_path / name)
+    with pytest.raises(ProfileError, match=r"b.json.below.json cannot be read \(Not a directory\)"):
+        read(tmp_path / "b.json" / "below.json")
     with pytest.raises(ProfileError, match="is a folder"):
         read(tmp_path)
 
@@ -169,3 +171,10 @@ def test_the_recorded_profiles_have_the_released_tools_cuts() -> None:
         assert list(sets.parameter_bytes[1:]) == pytest.approx(
             [s["cum_parameter_bytes"] for s in raw["states"]]
         )
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    profile = chain([1.0, 2.0], [3.0, 4.0], [5.0, 6.0])
+    write(profile, tmp_path / "plain.json")
+    (tmp_path / "marked.json").write_text((tmp_path / "plain.json").read_text(), "utf-8-sig")
+    assert read(tmp_path / "marked.json") == read(tmp_path / "plain.json")
