@@ -258,6 +258,8 @@ def _parse_stage(text: str) -> Stage:
     for pair in text.split():
         key, _, value = pair.partition("=")
         values[key] = _parse_ranges(value) if key in ("layers", "devices") else json.loads(value)
+        if isinstance(values[key], bool) != (key == "recompute"):
+            raise ValueError(key)
     return Stage(**values)  # type: ignore[arg-type]
 
 

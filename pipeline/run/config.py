@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from pipeline.yaml_text import YamlTextError, read_yaml
 
-Whole = Annotated[int, Field(ge=0)]
 MOST_THREADS = 1024  # of a process; far beyond it OpenMP finds no memory for them
 
 
@@ -76,7 +76,7 @@ class PipelineConfig(_Strict):
     recompute: Literal["never", "auto", "always"] = "never"
     memory: str | None = None
     optimizer: TorchOptimizerConfig = TorchOptimizerConfig(kind="SGD", lr=0.01)  # type: ignore[call-arg]
-    seed: Whole = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)] = 0
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
     plan: Path | None = None
 
@@ -148,8 +148,21 @@ def read_config(path: Path, changes: dict[str, Any] | None = None) -> PipelineCo
         raise RunError(str(error)) from None
     if not isinstance(raw, dict):
         raise RunError(f"{path} must be keys and values, found {type(raw).__name__}")
+    return _validated(raw | (changes or {}), path)
+
+
+def saved_config(path: Path) -> PipelineConfig:
+    """The config in a run's folder. Raises RunError, whose sentence names file and key."""
     try:
-        return PipelineConfig.model_validate(raw | (changes or {}))
+        raw = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON: {error}") from None
+    return _validated(raw, path)
+
+
+def _validated(raw: object, path: Path) -> PipelineConfig:
+    try:
+        return PipelineConfig.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

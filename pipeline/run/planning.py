@@ -173,11 +173,14 @@ def predicted_s(job: Job, profile: Profile, shape: StageShape) -> float:
 
 
 def optimizer_factor(job: Job) -> float:
-    """Bytes of optimizer state per byte of weights, from one step over a small parameter."""
+    """Bytes of optimizer state per byte of weights, from one step over a small parameter. Raises RunError."""
     parameter = torch.nn.Parameter(torch.zeros(64, 64))
     optimizer = job.optimizer([parameter])
     parameter.grad = torch.zeros(64, 64)
-    optimizer.step()
+    try:
+        optimizer.step()
+    except RuntimeError as error:  # SparseAdam takes no other gradients than sparse ones
+        raise RunError(f"optimizer.kind: {job.config.optimizer.kind} cannot step: {error}") from None
     state = sum(
         value.numel()
         for values in optimizer.state.values()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.run.config import PipelineConfig, RunError
+from pipeline.run.config import RunError, saved_config
 from pipeline.run.job import Job, StageShape
 from pipeline.run.links import Traffic
 from pipeline.run.memory import MemoryMeter
@@ -72,7 +72,7 @@ def restore(folder: Path) -> tuple[Job, StageShape]:
     missing = [name for name in (CONFIG, SHAPE, START) if not (folder / name).is_file()]
     if missing:
         raise RunError(f"{folder} is not the folder of a pipeline's run: it has no {missing[0]}")
-    job = Job(PipelineConfig.model_validate_json((folder / CONFIG).read_text()))
+    job = Job(saved_config(folder / CONFIG))
     job.load(folder / START)
     if (data := folder / DATA).is_file():  # runs of earlier versions have none
         job.check_data(data.read_text().strip())

@@ -28,12 +28,12 @@ def parse_shape(text: str) -> StageShape:
             for key in ("forward_s", "backward_s")
             if key in values
         }
-        return StageShape(
-            tuple(map(int, values["ends"].split(","))),
-            tuple(map(int, values["replicas"].split(","))),
-            tuple(bool(int(r)) for r in values["recompute"].split(",")),
-            **times,
-        )
+        ends = tuple(map(int, values["ends"].split(",")))
+        replicas = tuple(map(int, values["replicas"].split(",")))
+        recompute = tuple(bool(int(r)) for r in values["recompute"].split(","))
+        if any(len(each) != len(ends) for each in (replicas, recompute, *times.values())):
+            raise ValueError("one of each for every stage")
+        return StageShape(ends, replicas, recompute, **times)
     except (ValueError, KeyError):
         raise RunError(
             f"stages must read like `stages: ends=3,9 replicas=2,1 recompute=0,1`, found {text!r:.100}"

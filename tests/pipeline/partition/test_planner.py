@@ -103,6 +103,8 @@ def test_text_parses_back_to_the_same_plan() -> None:
         parse_plan("no plan")
     with pytest.raises(PlanError, match="line 9"):
         parse_plan("\n".join([*plan.to_text().splitlines()[:8], "stage 1: layers=x", ""]))
+    with pytest.raises(PlanError, match="does not parse: 'stage 1"):
+        parse_plan(plan.to_text().replace("recompute=false", 'recompute="no"'))
     with pytest.raises(PlanError, match="lacks a line"):
         parse_plan("plan 1\n")
 

@@ -95,6 +95,8 @@ def test_processes_have_the_bits_of_one_that_replays_them(
         ("optimizer={kind: SGD, lr: 1, lr: 2}", "line 1: lr comes twice"),
         ("optimizer={kind: Fast}", "torch.optim has no optimizer 'Fast'"),
         ("optimizer={kind: SGD, rate: 1}", "SGD does not take"),
+        ("optimizer={kind: SparseAdam}", "optimizer.kind: SparseAdam cannot step"),
+        ("seed=99999999999999999999", "seed: Input should be less than"),
         ("training=tests.pipeline.run.training:nothing", "has no function 'nothing'"),
         ("training=tests.pipeline.stages.models:sequence", "failed: AttributeError"),
     ],
@@ -205,6 +207,15 @@ def test_a_run_whose_model_is_another_one_by_now_is_not_replayed(
     start.write_bytes(start.read_bytes()[:100])
     assert run("run", "--sequential", "--replay", out, "--out", again) == 2
     assert f"{start} cannot be read" in capsys.readouterr().err
+    for name, text, words in (
+        ("shape.txt", "stages: ends=3,9 replicas=1 recompute=0,0\n", "stages must read like"),
+        ("config.json", '{"training": 3}', "config.json: training: Input should be a valid string, found 3"),
+        ("config.json", "{", "config.json is not JSON"),
+    ):
+        write_tensors(start, made)
+        (out / name).write_text(text)
+        assert run("run", "--sequential", "--replay", out, "--out", again) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_a_plan_or_profile_of_something_else_is_refused(
