@@ -8,9 +8,11 @@ become constants. So one step of the module is compared with one of the graph.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
@@ -95,10 +97,23 @@ def _of_module(
     custom: list[str],
 ) -> tuple[Tensor, list[Tensor]]:
     """custom: takes the names of autograd functions of the user's own."""
-    found = loss_of(loss, traced.module(*_copied(inputs)), targets)
+    drawn = _drawn()
+    output = traced.module(*_copied(inputs))
+    if drawn != _drawn():
+        raise StageError(
+            "the forward draws random numbers of Python or NumPy, expected those of torch: torch.export makes "
+            "constants of others"
+        )
+    found = loss_of(loss, output, targets)
     kinds = (type(n) for n in _nodes(found) if isinstance(n, torch.autograd.function.BackwardCFunction))
     custom += dict.fromkeys(kind.__name__.removesuffix("Backward") for kind in kinds)
     return found, [traced.values[name] for name in names]
+
+
+def _drawn() -> tuple[object, bytes, int]:
+    """What changes when a random number of Python or NumPy is drawn."""
+    _, keys, place, *_ = np.random.get_state()
+    return random.getstate(), np.asarray(keys).tobytes(), int(place)
 
 
 def _copied(inputs: Sequence[Any]) -> Any:

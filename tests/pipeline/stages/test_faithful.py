@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,23 @@ def test_random_numbers_of_numpy_are_named() -> None:
     draws = np.random.default_rng(0)
     with pytest.raises(StageError, match="constants of random numbers of Python and NumPy"):
         check(Net(lambda x: x * float(draws.uniform(1.0, 9.0))))
+
+
+def dropped_by_python(x: Tensor) -> Tensor:
+    """Hardly ever dropped, so that the recorded way is nearly always the module's."""
+    return x if random.random() > 1e-9 else 0 * x
+
+
+def dropped_by_numpy(x: Tensor) -> Tensor:
+    return x if np.random.rand() > 1e-9 else 0 * x
+
+
+@pytest.mark.parametrize("between", [dropped_by_python, dropped_by_numpy])
+def test_random_numbers_of_others_are_named_though_they_made_no_difference(
+    between: Callable[[Tensor], Tensor],
+) -> None:
+    with pytest.raises(StageError, match="draws random numbers of Python or NumPy, expected those of torch"):
+        check(Net(between))
 
 
 def test_a_loss_reads_no_parameters_by_itself() -> None:
