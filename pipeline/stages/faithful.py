@@ -25,9 +25,8 @@ from pipeline.stages.traced import TracedModel
 # A module may take another way while it is recorded (transformers makes its masks otherwise), which rounds otherwise;
 # what is lost is as large as the gradient.
 _ROUNDING = 1e-2
-_NOTHING = (
-    1e-4  # of the largest gradient: beside it a gradient may be rounding alone, as that of the bias of a key
-)
+# Of the largest gradient: beside it a gradient may be rounding alone, as that of the bias of a key.
+_NOTHING = 1e-4
 
 Step = tuple[Tensor, list[Tensor | None]]  # loss and gradients
 
