@@ -21,8 +21,10 @@ from bidbrain.aws.buyer.client import BuyerCloud, buyer_socket
 from bidbrain.aws.buyer.messages import JobOpened, LeftBehind
 from bidbrain.aws.stack.attach import risk_of
 from bidbrain.live.cloud import Cloud, CloudError
+from bidbrain.live.guards import Guards
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.keeping import RiskKeeper
+from bidbrain.money import show_usd
 from bidbrain.setting import Setting
 
 
@@ -50,6 +52,21 @@ def check_offers(setting: Setting, opened: JobOpened) -> None:
             )
 
 
+def check_limits(guards: Guards, opened: JobOpened) -> None:
+    """Raise CloudError for a job with higher limits than its stack's: it would be refused machines that it counts on,
+    and at the stack's budget all of them would end at once, without a last checkpoint."""
+    since = "as the stack's config said at the last `proteus aws up`: say it again with this config"
+    if guards.max_machines is not None and opened.machines is not None and guards.max_machines > opened.machines:
+        raise CloudError(
+            f"machines.max: found {guards.max_machines}, expected at most {opened.machines}, {since}"
+        )
+    if guards.budget is not None and opened.micro_usd is not None and guards.budget > opened.micro_usd:
+        raise CloudError(
+            f"market.budget_usd: found {show_usd(guards.budget)} $, expected at most "
+            f"{show_usd(opened.micro_usd)} $, {since}"
+        )
+
+
 class Ec2Backend(JoinedCluster):
     """The cluster behind `address`, and EC2 in the regions of the stack. Raises ClusterError: no cluster, no buyer, or
     no stack."""
@@ -66,6 +83,7 @@ class Ec2Backend(JoinedCluster):
             self._cloud = BuyerCloud(buyer_socket(), market.name, setup.plan.name, DrainNotices())
             try:
                 check_offers(setup.plan.setting, self._cloud.opened)
+                check_limits(setup.plan.guards, self._cloud.opened)
                 self._risk = risk_of(market)
                 first_decision(setup, self._cloud)
                 _say_ended(self._cloud.end_others())

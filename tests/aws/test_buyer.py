@@ -91,6 +91,7 @@ def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
     with rig.serving():
         cloud = BuyerCloud(rig.path, STACK, "job")
         assert cloud.opened.markets and SPOT in cloud.opened.markets
+        assert (cloud.opened.machines, cloud.opened.micro_usd) == (3, 400_000)
         for foreign in (Market("p5.48xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a")):
             with pytest.raises(RefusedError, match="is not among what the stack may buy"):
                 cloud.acquire(order("a", market=foreign))

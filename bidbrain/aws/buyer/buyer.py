@@ -152,7 +152,8 @@ class Buyer:
             self._expenses.forget_orders(other)  # what they bought is found by its tag (`_end_others`)
         catalog = self._job.catalog
         vcpus = (*(each.vcpus for each in catalog.listings), catalog.reliable.vcpus_per_machine)
-        return JobOpened((*catalog.markets, catalog.reliable.market), vcpus)
+        markets, limits = (*catalog.markets, catalog.reliable.market), self._job.limits
+        return JobOpened(markets, vcpus, limits.machines, limits.job_micro_usd)
 
     def _attached(self, name: str, driver: int | None) -> _Job:
         """A job on its market. Raises CloudError."""
