@@ -56,7 +56,11 @@ def check_limits(guards: Guards, opened: JobOpened) -> None:
     """Raise CloudError for a job with higher limits than its stack's: it would be refused machines that it counts on,
     and at the stack's budget all of them would end at once, without a last checkpoint."""
     since = "as the stack's config said at the last `proteus aws up`: say it again with this config"
-    if guards.max_machines is not None and opened.machines is not None and guards.max_machines > opened.machines:
+    if (
+        guards.max_machines is not None
+        and opened.machines is not None
+        and guards.max_machines > opened.machines
+    ):
         raise CloudError(
             f"machines.max: found {guards.max_machines}, expected at most {opened.machines}, {since}"
         )

@@ -142,6 +142,8 @@ class MarketFleet:
             return f"wants {left} more nodes of this computer before the market opens"
         if self.trainer.has_begun or self._market is None:
             return ""
+        if troubles := self._market.state.troubles:
+            return f"wants a reliable machine of the market: {'; '.join(troubles)}"
         decision = self._market.log.decision
         return f"wants a reliable machine of the market; its last decision: {decision or 'none yet'}"
 

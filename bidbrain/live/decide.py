@@ -189,7 +189,7 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
         if instances < wanted:
             why = f"{decided.fill} vCPUs of spot are wanted"
     if guards.max_machines is not None:
-        left = max(0, guards.max_machines - state.instance_count)
+        left = max(0, guards.max_machines - state.instance_count - state.kept_free)
         if left < instances:
             instances, by_guard = left, True
             why = f"guard max_machines: {state.instance_count} of {guards.max_machines}"
@@ -227,7 +227,7 @@ def allowed_on_demand(
     wanted = instances = -(-step.vcpus // each)
     why = ""
     if guards.max_machines is not None:
-        instances = min(wanted, max(0, guards.max_machines - state.instance_count))
+        instances = min(wanted, max(0, guards.max_machines - state.instance_count - state.kept_free))
         if instances < wanted:
             why = f"guard max_machines: {state.instance_count} of {guards.max_machines}"
     while instances:

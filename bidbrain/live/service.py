@@ -145,6 +145,7 @@ class Service:
                 self._held.give_back_strays(now_s)
                 self._reconciled_s = now_s
             if not self._steps.buy_reliable(now_s):
+                self._held.record_until(now_s, ended)  # nothing is decided meanwhile
                 return
             if quotes is None:  # nothing is decided, but what happened is heard
                 self._held.record_until(now_s, ended)

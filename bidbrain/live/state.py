@@ -306,6 +306,19 @@ class JobState:
     def has_reliable(self) -> bool:
         return any(allocation.number < 0 for allocation in self.account.open)
 
+    @property
+    def lacks_reliable(self) -> int:
+        """Reliable instances that the job should have, and neither has nor has ordered."""
+        reliable = self._setting.reliable
+        there = sum(allocation.vcpus for allocation in self.account.open if allocation.number < 0)
+        there += sum(each.order.vcpus for each in self.pending.values() if each.ordered.reliable)
+        return max(0, -((there - reliable.vcpus) // reliable.vcpus_per_machine))
+
+    @property
+    def kept_free(self) -> int:
+        """Instances that nothing else may take the place of: reliable ones of a job that buys them."""
+        return self.lacks_reliable if self.had_reliable else 0
+
     def held(self) -> list[Allocation]:
         """Spot allocations that are granted, in order of acquisition."""
         return [a for a in self.account.open if not a.on_demand and a.phase is not Phase.REQUESTED]

@@ -8,6 +8,7 @@ from bidbrain.billing import Ending
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import CapacityError, Instance, MarketClosedError, RefusedError, UnknownOutcomeError
 from bidbrain.live.decide import allowed, allowed_on_demand, on_demand_size
+from bidbrain.live.guards import affordable
 from bidbrain.live.held import HeldInstances
 from bidbrain.live.job import LiveJob
 from bidbrain.live.journal import (
@@ -28,11 +29,15 @@ from bidbrain.live.journal import (
 )
 from bidbrain.live.state import Pending
 from bidbrain.live.troubles import TroubleWatch
+from bidbrain.money import machine_seconds_micro_usd
 from bidbrain.policy.base import Phase
 
 LATE_S = 60  # decisions up to this late are dated at their due time; later purchases are dropped
 RETRY_S = 10  # until a call without an answer is repeated
 RELIABLE_RETRY_S = 60  # until refused reliable instances are ordered again
+MOST_RELIABLE_RETRY_S = (
+    600  # the same where the market had room: a quota or a mistake takes somebody to change it
+)
 HEAR_S = 5  # between two looks for notices while a decision is carried out
 
 
@@ -44,6 +49,8 @@ class DecisionSteps:
         self._job, self._held, self._watch = job, held, watch
         self._heard_s = 0
         self._unplaced: set[int] = set()  # orders of this process that the cloud has not heard of
+        self._reliable_due_s = 0  # refused reliable instances are not ordered before
+        self._reliable_pause_s = RELIABLE_RETRY_S
 
     def hear(self, now_s: int) -> None:
         """Pass notices on, whatever other call has no answer: the machines have two minutes."""
@@ -138,7 +145,10 @@ class DecisionSteps:
         except UnknownOutcomeError as error:
             self.not_answered(error)
             return False
-        self._job.put(Answered(at_s, pending.ordered.order, price, instances, why, by_market))
+        answer = Answered(at_s, pending.ordered.order, price, instances, why, by_market)
+        self._job.put(answer)
+        if pending.ordered.reliable:
+            self._pause_reliable(answer)
         if instances:
             self._held.tell(at_s)
         return True
@@ -162,23 +172,56 @@ class DecisionSteps:
             return (), str(error), False
 
     def buy_reliable(self, now_s: int) -> bool:
-        """Buy the reliable instances; whether the job has them. Nothing else starts without them."""
-        state, reliable = self._job.state, self._job.plan.setting.reliable
-        if not self._job.plan.with_reliable or not reliable.vcpus or state.has_reliable:
+        """Buy the reliable instances that the job lacks; whether it has any. Nothing else starts without them."""
+        state, plan = self._job.state, self._job.plan
+        if not plan.with_reliable or not plan.setting.reliable.vcpus:
             return True
         waiting = [each for each in state.pending.values() if each.ordered.reliable]
         if not waiting and state.draining is not None:
             return True  # a job that ends buys none, and nothing else is bought that would need them
-        if not waiting:
-            size = on_demand_size(reliable.vcpus, reliable.vcpus_per_machine, self._job.cloud.together)
-            what = (state.orders, reliable.market, *size, reliable.on_demand, now_s)
-            self._job.put(Ordered(now_s, *what, reliable=True))
-            waiting = list(state.pending.values())
-        if not self.ask(waiting[0], now_s):
+        if not waiting and self._order_reliable(now_s):
+            waiting = [each for each in state.pending.values() if each.ordered.reliable]
+        if waiting and not self.ask(waiting[0], now_s):
             return False
-        if not state.has_reliable:
-            self.retry_s = now_s + RELIABLE_RETRY_S
+        if state.lacks_reliable:
+            self.retry_s = min(self.retry_s, self._reliable_due_s)
         return state.has_reliable
+
+    def _order_reliable(self, now_s: int) -> bool:
+        """Order the reliable instances that the job lacks, within the limits where it has some; False: none."""
+        state, plan = self._job.state, self._job.plan
+        reliable, limits, count = plan.setting.reliable, plan.limits, state.lacks_reliable
+        if not count or now_s < self._reliable_due_s:
+            return False
+        each = reliable.vcpus_per_machine
+        if state.has_reliable:
+            if limits.max_machines is not None:
+                count = min(count, limits.max_machines - state.instance_count)
+            hour = machine_seconds_micro_usd(reliable.on_demand, each, each, limits.hold_s)
+            while count > 0 and affordable(limits, state.account, now_s, count * hour):
+                count -= 1
+            if count <= 0:
+                return False
+        vcpus = min(count * each, reliable.vcpus)
+        size = on_demand_size(vcpus, each, self._job.cloud.together)
+        what = (state.orders, reliable.market, *size, reliable.on_demand, now_s)
+        self._job.put(Ordered(now_s, *what, reliable=True))
+        return True
+
+    def _pause_reliable(self, answer: Answered) -> None:
+        """Leave the market alone for a while if it did not sell all of them; longer each time if it had room."""
+        if not self._job.state.lacks_reliable:
+            self._reliable_due_s, self._reliable_pause_s, self._watch.refused = 0, RELIABLE_RETRY_S, ""
+            return
+        if answer.instances or answer.by_market:
+            self._reliable_pause_s = RELIABLE_RETRY_S
+        self._reliable_due_s = self._job.time.now_s() + self._reliable_pause_s
+        why = answer.why or "the market had no more"
+        self._watch.refused = (
+            f"reliable machines are missing ({why}): they are asked for again every few minutes"
+        )
+        if not answer.by_market:
+            self._reliable_pause_s = min(2 * self._reliable_pause_s, MOST_RELIABLE_RETRY_S)
 
     def not_answered(self, error: UnknownOutcomeError) -> None:
         """Record that a call had no answer: it is repeated soon."""

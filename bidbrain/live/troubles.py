@@ -14,6 +14,7 @@ class TroubleWatch:
     """Collects a service's problems; `troubles` lists them. A single call without an answer is not one yet."""
 
     quoted: tuple[str, ...] = ()  # what the market says of itself
+    refused: str = ""  # what the market does not sell and the job needs
     is_unanswered: bool = False  # a call of this step
     _why: str = ""
     _since_s: int | None = None
@@ -32,7 +33,7 @@ class TroubleWatch:
         """Every sentence that holds at the end of a step. clock: what the clock says of itself, empty for nothing."""
         if not self.is_unanswered:
             self._since_s = None
-        found = [*self.quoted, clock]
+        found = [*self.quoted, clock, self.refused]
         if self._since_s is not None and now_s - self._since_s >= SILENT_S:
             found.append(
                 f"no answer since {show_instant(self._since_s)} ({self._why}): nothing is bought, what is held is kept"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bidbrain.billing import Ending
-from bidbrain.live.cloud import UnknownOutcomeError
+from bidbrain.live.cloud import CapacityError, QuotaError, UnknownOutcomeError
 from bidbrain.live.guards import Guards, spent
 from bidbrain.live.job import EXIT_BUDGET
 from bidbrain.live.journal import Closing, Draining, Ended, Ordered
+from bidbrain.policy.base import Decision, MarketView, Request
 from bidbrain.setting import ON_DEMAND_ZONE
-from tests.bidbrain.live.lone_cloud import ON_DEMAND, LoneJob
+from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, LoneJob
 
 
 def lose(job: LoneJob) -> None:
@@ -83,3 +84,82 @@ def test_a_job_without_the_money_for_others_drains_and_ends(hours: int) -> None:
     (closing,) = job.of(Closing)
     assert closing.code == EXIT_BUDGET
     assert spent(job.service.state.account) <= budget
+
+
+def test_refused_reliable_machines_are_ordered_again_after_a_minute_and_later_after_longer() -> None:
+    """A clock of a cloud returns every few seconds: that is no reason to ask."""
+    for error, most in ((CapacityError("no room"), 10), (QuotaError("VcpuLimitExceeded"), 4)):
+        job = LoneJob()
+        job.cloud.fails[ON_DEMAND_ZONE] = error
+        job.after(0)
+        job.after(5, times=119)
+        assert len(job.of(Ordered)) == most
+        (said,) = job.service.state.troubles
+        assert said == f"reliable machines are missing ({error}): they are asked for again every few minutes"
+        del job.cloud.fails[ON_DEMAND_ZONE]
+        job.after(600)
+        assert job.service.state.has_reliable and not job.service.state.troubles
+
+
+def test_a_refusal_of_an_order_that_had_no_answer_at_first_is_followed_by_the_same_pause() -> None:
+    job = LoneJob(reliable=2)
+    job.cloud.most[ON_DEMAND_ZONE] = 1
+    job.after(0)
+    job.cloud.fails[ON_DEMAND_ZONE] = UnknownOutcomeError("no answer")
+    job.after(60, times=2)
+    job.cloud.fails[ON_DEMAND_ZONE] = CapacityError("no room")
+    job.after(5, times=10)
+    assert len(job.of(Ordered)) == 2
+
+
+def test_reliable_machines_that_a_fleet_did_not_have_are_bought_later() -> None:
+    job = LoneJob(reliable=2)
+    job.cloud.most[ON_DEMAND_ZONE] = 1
+    job.after(0)
+    assert job.cloud.zones() == [ON_DEMAND_ZONE], "the job begins with the one that there is"
+    job.after(30)
+    assert job.cloud.count("acquire") == 1
+    job.after(30)
+    assert job.cloud.zones() == [ON_DEMAND_ZONE] * 2
+    assert [each.vcpus for each in job.of(Ordered)] == [2, 1]
+
+
+def test_one_reliable_machine_of_two_that_dies_is_bought_again() -> None:
+    """A run that begins again waits for both."""
+    job = LoneJob(reliable=2)
+    job.after(0)
+    job.cloud.end(next(iter(job.cloud.running)), Ending.TERMINATED)
+    job.after(5, times=2)
+    assert job.cloud.zones() == [ON_DEMAND_ZONE] * 2
+
+
+def test_a_missing_reliable_machine_is_bought_within_the_limits_and_keeps_its_place() -> None:
+    def many(now_s: int, view: MarketView) -> Decision:
+        return Decision((Request(SMALL, 1, ON_DEMAND, 5),), "many", now_s + 10, fill=5)
+
+    job = LoneJob(many, Guards(max_machines=4), reliable=2)
+    job.cloud.most[ON_DEMAND_ZONE] = 1
+    job.after(0)
+    assert job.cloud.zones() == [ON_DEMAND_ZONE, SMALL.zone, SMALL.zone]
+    job.after(10, times=10)
+    assert job.cloud.zones() == [ON_DEMAND_ZONE, ON_DEMAND_ZONE, SMALL.zone, SMALL.zone]
+    poor = LoneJob(guards=Guards(ON_DEMAND + ON_DEMAND // 2), reliable=2)
+    poor.cloud.most[ON_DEMAND_ZONE] = 1
+    poor.after(0)
+    poor.after(60, times=5)
+    assert poor.cloud.zones() == [ON_DEMAND_ZONE] and not poor.of(Draining)
+
+
+def test_evictions_are_heard_while_lost_reliable_machines_are_asked_for() -> None:
+    def one(now_s: int, view: MarketView) -> Decision:
+        return Decision((Request(SMALL, 1, ON_DEMAND),) if now_s == BEGIN_S else (), "one", now_s + 300)
+
+    job = LoneJob(one)
+    job.after(0)
+    job.cloud.fails[ON_DEMAND_ZONE] = QuotaError("VcpuLimitExceeded")
+    lose(job)
+    job.after(5, times=3)
+    job.cloud.end(next(iter(job.cloud.running)), Ending.EVICTED)
+    job.after(5)
+    assert [each.ending for each in job.of(Ended)] == [Ending.TERMINATED, Ending.EVICTED]
+    assert job.engine.lost_ids
