@@ -45,9 +45,9 @@ CREDENTIALS = {
     "OptInRequired",
     "RequestExpired",
     "SignatureDoesNotMatch",
-    "UnauthorizedOperation",
     "UnrecognizedClientException",
 }
+NO_RIGHT = "UnauthorizedOperation"
 # What AWS answers, too, where a region is not enabled for the account.
 CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
 KNOWN_TOKEN = "IdempotentParameterMismatch"
@@ -73,6 +73,10 @@ AGAIN = {
     "TransactionInProgressException",
     "Unavailable",
 }
+
+
+class NoRightError(CredentialsError):
+    """Credentials that are good, but do not allow this call: of one type, zone or image, maybe of no other."""
 
 
 @cache
@@ -119,6 +123,8 @@ def refusal(code: str, message: str, what: str) -> CloudError:
         return CapacityError(sentence)
     if code in QUOTA:
         return QuotaError(sentence)
+    if code == NO_RIGHT:
+        return NoRightError(sentence)
     if code in CREDENTIALS:
         also = "; it says so, too, where the region is not enabled for the account"
         return CredentialsError(sentence + also * (code in CLOSED_REGION))

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from bidbrain.aws.calls import errors, refusal
+from bidbrain.aws.answers import TAG_JOB, TAG_MARKET, TAG_ORDER, fate_of, fleet_error, machine_of
+from bidbrain.aws.calls import NoRightError, errors
 from bidbrain.aws.prices import Ec2Prices
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
@@ -40,18 +40,16 @@ from bidbrain.policy.base import Offer
 from bidbrain.risk.survival import RECENT_S
 from bidbrain.setting import ON_DEMAND_ZONE, Listing, Reliable
 
-TAG_JOB, TAG_ORDER, TAG_MARKET = "proteus:job", "proteus:order", "proteus:market"
 SPOT_STRATEGY = "price-capacity-optimized"
 ON_DEMAND_STRATEGY = "lowest-price"
 FULL_S = 600  # how long a market that refused is left alone
+MOST_DENIED = 3  # tries to buy in a market without the right, which may just be coming; then it is left alone
 PULSE_S = 120  # capacity cannot be seen: a policy that waits for it asks again this often
 UNSEEN_S = 600  # a new machine may not be listed yet; after this it is gone
 BATCH = 200
-EVICTED_CODES = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 STOPPED = ("stopping", "stopped")
 ALIVE = ["pending", "running", *STOPPED]
 _ID = re.compile(r"i-[0-9a-f]+")
-_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
 @dataclass(frozen=True)
@@ -119,6 +117,7 @@ class Ec2:
         self._bought_s: dict[str, int] = {}
         self._sent: set[str] = set()  # tokens that EC2 may know
         self._without_rights = Counter[str]()  # by order: fleets that came empty for want of rights
+        self._denied = Counter[Market]()  # purchases in a row without the right to them
 
     # -- prices ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +140,10 @@ class Ec2:
         if gone:
             said = f"AWS has no spot price of {', '.join(gone)}: nothing is bought there, what is held there is kept"
             troubles = (said, *troubles)
+        denied = [market for market in self._setting.markets if self._denied[market] >= MOST_DENIED]
+        if denied:
+            named = ", ".join(map(str, denied))
+            troubles = (*troubles, f"AWS allows no purchase of {named}: it is asked again every ten minutes")
         if self._prices.trouble:
             troubles = (*troubles, self._prices.trouble)
         return Quotes(tuple(offers), pulse, full, troubles)
@@ -171,24 +174,34 @@ class Ec2:
                 answer = self._ec2.create_fleet(**request)
             ids = [each for group in answer.get("Instances", ()) for each in group["InstanceIds"]]
             if not ids:
-                error = _nothing(answer.get("Errors", ()), what)
+                error = fleet_error(answer.get("Errors", ()), what)
                 self._without_rights[order.token] += isinstance(error, CredentialsError)
                 raise error
         except (CapacityError, QuotaError):
             self._remember(order.market, now_s)
             raise
-        except CredentialsError:
+        except CredentialsError as error:
             self._renew()
+            if isinstance(error, NoRightError) and self._is_denied(order):
+                self._remember(order.market, now_s)
+                raise RefusedError(str(error)) from None
             raise
         except KnownTokenError:
             if not (sold := self._sold_before(order)):
                 raise
             return sold
+        self._denied.pop(order.market, None)
         if len(ids) < order.instances:
             self._remember(order.market, now_s)
         self._bought_s.update(dict.fromkeys(ids, now_s))
         launched_s = self._launch_times(ids)
         return tuple(Instance(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
+
+    def _is_denied(self, order: Order) -> bool:
+        """Whether a spot market is to be left alone, so that others are bought in: an account may forbid one type or
+        zone. Without its reliable machines a job has no others."""
+        self._denied[order.market] += 1
+        return not order.on_demand and self._denied[order.market] >= MOST_DENIED
 
     def _sold_before(self, order: Order) -> tuple[Instance, ...]:
         """What EC2 sold for an order by a template that `up` has replaced since: it knows the token by other words."""
@@ -279,7 +292,7 @@ class Ec2:
             {"Name": f"tag:{TAG_JOB}", "Values": [self._place.job]},
             {"Name": "instance-state-name", "Values": ALIVE},
         ]
-        return tuple(_machine(each) for each in self._describe([filters]))
+        return tuple(machine_of(each) for each in self._describe([filters]))
 
     def ended(self, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         """See `live.cloud.Cloud`. One that was stopped, by its user or by AWS, is terminated, and has ended then: it
@@ -299,7 +312,7 @@ class Ec2:
                 continue
             self._unseen_since_s.pop(instance_id, None)
             if instance["State"]["Name"] in ("shutting-down", "terminated"):
-                fates.append(_fate(instance, now_s))
+                fates.append(fate_of(instance, now_s))
         return tuple(fates)
 
     def listed(self, instance_ids: tuple[str, ...]) -> frozenset[str]:
@@ -346,46 +359,3 @@ def _by_id(ids: Sequence[str]) -> list[list[dict[str, Any]]]:
         [{"Name": "instance-id", "Values": list(ids[start : start + BATCH])}]
         for start in range(0, len(ids), BATCH)
     ]
-
-
-def _nothing(problems: Sequence[Mapping[str, str]], what: str) -> CloudError:
-    """The error of a fleet without machines. It is EC2's last word on its token, also where EC2 was only too busy: who
-    asks again needs a new one."""
-    if not problems:
-        return CapacityError(f"{what}: AWS gave none")
-    error = refusal(problems[0].get("ErrorCode", ""), problems[0].get("ErrorMessage", ""), what)
-    return (
-        error
-        if isinstance(error, CapacityError | QuotaError | CredentialsError)
-        else CapacityError(str(error))
-    )
-
-
-def _machine(instance: Mapping[str, Any]) -> Instance:
-    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
-    return Instance(
-        instance["InstanceId"],
-        tags.get(TAG_ORDER, ""),
-        _market(instance, tags),
-        int(instance["LaunchTime"].timestamp()),
-    )
-
-
-def _market(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Market:
-    """As the tag says; of one whose tag is gone, or was changed by hand into none, by what the machine is."""
-    try:
-        return Market.parse(tags[TAG_MARKET])
-    except (KeyError, ValueError):
-        return Market(instance["InstanceType"], instance["Placement"]["AvailabilityZone"])
-
-
-def _fate(instance: Mapping[str, Any], now_s: int) -> EndedInstance:
-    """The end of an instance: its cause from EC2's state reason, its time from the transition reason (else: now)."""
-    code = instance.get("StateReason", {}).get("Code", "")
-    found = _WHEN.search(instance.get("StateTransitionReason", ""))
-    at_s = now_s
-    if found:
-        at_s = int(datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
-    return EndedInstance(
-        instance["InstanceId"], at_s, Ending.EVICTED if code in EVICTED_CODES else Ending.TERMINATED
-    )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bidbrain.aws.answers import TAG_JOB, TAG_MARKET
 from bidbrain.aws.calls import errors
-from bidbrain.aws.ec2 import ALIVE, BATCH, TAG_JOB, TAG_MARKET
+from bidbrain.aws.ec2 import ALIVE, BATCH
 from bidbrain.live.cloud import RefusedError
 
 

@@ -20,8 +20,8 @@ from moto.core import responses
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from moto.server import ThreadedMotoServer
 
+from bidbrain.aws.answers import TAG_JOB
 from bidbrain.aws.calls import client
-from bidbrain.aws.ec2 import TAG_JOB
 
 REGION = "us-east-1"
 IMAGE = "ami-12c6146b"  # one that moto knows

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agileml.cli import main
-from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
+from bidbrain.aws.answers import TAG_JOB, TAG_MARKET
 from tests.aws.ground import AwsGround
 from tests.aws.layer import IMAGE, REGION, Ec2Layer
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from bidbrain.aws.answers import TAG_JOB, TAG_MARKET
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Clients, tag_map
-from bidbrain.aws.ec2 import TAG_JOB, TAG_MARKET
 from bidbrain.aws.site import Site
 from bidbrain.aws.stack.find import find
 from bidbrain.aws.stack.formation import Formation
