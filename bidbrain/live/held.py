@@ -121,6 +121,11 @@ class HeldInstances:
             ended[number] = EndedInstance(own[0].instance_id, at_s, ending)
         self.record_until(max((each.at_s for each in ended.values()), default=0), ended)
 
+    def record_ends(self) -> None:
+        """Journal the ends that came since the service last looked, and all that came before them."""
+        if ended := self.ended():
+            self.record_until(max(each.at_s for each in ended.values()), ended)
+
     def record_until(self, hours_s: int, ended: dict[int, EndedInstance]) -> None:
         """Journal all of `ended`, which it empties, and the ends of hours until an instant, in the order of time."""
         while True:

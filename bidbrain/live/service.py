@@ -15,6 +15,7 @@ from bidbrain.billing.per_second import MINIMUM_S
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
     Cloud,
+    CloudError,
     EndedInstance,
     MarketClosedError,
     Quotes,
@@ -120,7 +121,7 @@ class Service:
             return True
         if draining is None:
             plan = self._job.plan
-            reason, code = over_budget(plan.limits, self.state.account, now_s), EXIT_BUDGET
+            reason, code = self._over_budget(now_s), EXIT_BUDGET
             reason = reason or lost_reliable(plan.setting, self.state, plan.limits, now_s)
             if reason is None:
                 reason, code = self._stop, EXIT_STOPPED
@@ -128,6 +129,20 @@ class Service:
                 self._job.put(Draining(now_s, now_s + self._job.plan.drain_s, reason, code))
                 self._job.trainer.drain(now_s, now_s + self._job.plan.drain_s)
         return False
+
+    def _over_budget(self, now_s: int) -> str | None:
+        """The reason to stop for the budget. A process that was away, or whose clock was set forward, still counts
+        machines that ended meanwhile: it asks for their ends before it says so."""
+        limits, account = self._job.plan.limits, self.state.account
+        if over_budget(limits, account, now_s) is None:
+            return None
+        try:
+            self._held.record_ends()
+        except UnknownOutcomeError as error:
+            self._steps.not_answered(error)
+        except CloudError:
+            pass  # the budget holds without an answer; the service meets the error again, and says it
+        return over_budget(limits, account, now_s)
 
     # -- going on -----------------------------------------------------------------------------------------------
 
