@@ -45,6 +45,7 @@ from bidbrain.live.keeping import RiskKeeper
 from bidbrain.live.steps import LATE_S, RETRY_S, DecisionSteps, JobEnd
 from bidbrain.live.troubles import TroubleWatch
 
+MOST_RETRY_S = 600  # between two decisions of a policy whose orders a quota or a limit refuses
 RECONCILE_S = 120  # between two searches for instances that belong to no order
 
 
@@ -213,14 +214,16 @@ class Service:
         return self._steps.carry_out(as_of_s, now_s)
 
     def _look_again(self, now_s: int, quotes: Quotes, ended: dict[int, EndedInstance]) -> None:
-        """Decide when the market changes, if the policy waits for that, and again soon after a full market."""
+        """Decide when the market changes, if the policy waits for that, and again soon after a full market: later each
+        time if it was none, but a quota or a limit."""
         state, decided = self.state, self.state.decided
         if decided is None or state.draining is not None:
             return
         if decided.wake_on_market and decided.pulse != quotes.pulse:
             self._decide(now_s, now_s, quotes, ended)
         elif state.full and decided.fill is None and not self._job.cloud.together:
-            if now_s >= decided.at_s + RETRY_S:
+            due_s = decided.at_s + min(RETRY_S << min(state.in_vain, 10), MOST_RETRY_S)
+            if now_s >= due_s:
                 self._decide(now_s, now_s, quotes, ended)
             else:
-                self._steps.retry_s = min(self._steps.retry_s, decided.at_s + RETRY_S)
+                self._steps.retry_s = min(self._steps.retry_s, due_s)

@@ -75,6 +75,8 @@ class JobState:
         self.work_due = False  # there were evictions since the work was last journaled
         self.had_reliable = False
         self.full: set[Market] = set()  # markets that refused since the decision
+        self.in_vain = 0  # decisions in a row that bought nothing, for another reason than the market's
+        self._is_sold, self._is_forbidden = False, False  # what the newest decision's orders were answered with
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: dict[str, InstanceNotice] = {}  # by id
@@ -104,6 +106,8 @@ class JobState:
             case Decided():
                 self.decided, self.cursor, self.heard = record, 0, False
                 self.replacing = Replacing()
+                self.in_vain = self.in_vain + 1 if self._is_forbidden and not self._is_sold else 0
+                self._is_sold = self._is_forbidden = False
                 self.full.clear()
                 self._moves(record)
             case Ordered():
@@ -167,6 +171,8 @@ class JobState:
         ordered, order, instances = pending.ordered, pending.order, record.instances
         self.heard |= ordered.due_s > ordered.at_s
         whole = len(instances) >= order.instances
+        self._is_sold |= bool(instances)
+        self._is_forbidden |= not record.by_market
         if order.on_demand:
             self._buy_on_demand(record, ordered, order)
             self.had_reliable |= ordered.reliable and bool(instances)

@@ -6,6 +6,7 @@ import pytest
 
 from bidbrain.accounts.ledger import EntryKind
 from bidbrain.live.cloud import CapacityError, QuotaError, RefusedError, UnknownOutcomeError
+from bidbrain.live.journal import Decided
 from bidbrain.live.state import JobState
 from bidbrain.policy.base import Decision, MarketView, Request
 from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, LoneJob
@@ -56,3 +57,29 @@ def test_an_order_that_a_job_which_ends_did_not_place_is_no_evidence() -> None:
     assert job.service.state.closed is not None
     assert any(each.kind is EntryKind.REFUSED for each in job.service.state.account.entries)
     assert refusals(job.service.state, job.at_s)[0] == 0
+
+
+def test_a_policy_whose_orders_a_limit_refuses_decides_less_and_less_often() -> None:
+    """A pool that is full is left alone by its market, and another one may have room: there a pause costs time."""
+
+    def always(now_s: int, view: MarketView) -> Decision:
+        return Decision((Request(SMALL, 1, ON_DEMAND),), "one", now_s + 3600)
+
+    for error, most in ((LIMIT, 6), (CapacityError("no room"), 61)):
+        job = LoneJob(always)
+        job.cloud.fails[SMALL.zone] = error
+        job.after(0)
+        job.after(10, times=60)
+        assert len(job.of(Decided)) == most
+    job = LoneJob(always)
+    job.cloud.fails[SMALL.zone] = LIMIT
+    job.after(0)
+    job.after(10, times=60)
+    del job.cloud.fails[SMALL.zone]
+    job.after(600)
+    assert len(job.cloud.running) == 2
+    job.cloud.fails[SMALL.zone] = LIMIT
+    job.after(3600)
+    before = len(job.of(Decided))
+    job.after(10)
+    assert len(job.of(Decided)) == before + 1, "it begins anew"
