@@ -76,7 +76,7 @@ class JobState:
         self.had_reliable = False
         self.full: set[Market] = set()  # markets that refused since the decision
         self.in_vain = 0  # decisions in a row that bought nothing, for another reason than the market's
-        self._is_sold, self._is_forbidden = False, False  # what the newest decision's orders were answered with
+        self._is_sold = self._is_forbidden = False  # the answers to the newest decision's orders
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: dict[str, InstanceNotice] = {}  # by id

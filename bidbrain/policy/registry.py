@@ -20,7 +20,7 @@ from bidbrain.policy.proteus import SLOT_SHARE as PROTEUS_SHARE
 from bidbrain.policy.proteus import Proteus
 from bidbrain.policy.renewal import REQUESTS, OneHourOracle, Renewal
 from bidbrain.policy.renewal import SLOT_SHARE as RENEWAL_SHARE
-from bidbrain.policy.standard import OnDemand, Standard
+from bidbrain.policy.standard import OnDemand, Standard, WholeOnDemand
 from bidbrain.policy.today import Elastic, Spot2026, StaticCheckpoint
 from bidbrain.risk.eviction import mean_time_to_eviction_s
 from bidbrain.setting import Engine, Setting
@@ -58,7 +58,8 @@ class CompiledTwin:
 class Scheme:
     """A named way to run a job. yardstick: it knows the future, so it cannot be run.
 
-    make_live: makes the policy of a live job where another class decides the same in less time; None: `make`.
+    make_live: makes the policy of a live job where another class decides the same in less time, or knows more of what
+    may happen there; None: `make`.
     """
 
     name: str
@@ -124,7 +125,12 @@ STANDARD = CompiledTwin(KernelPolicy.STANDARD, 1, 1)
 SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
-        Scheme("on_demand", OnDemand, Training.STEADY, reliable=False, elastic=False),
+        Scheme(
+            *("on_demand", OnDemand, Training.STEADY),
+            reliable=False,
+            elastic=False,
+            make_live=WholeOnDemand,
+        ),
         Scheme("standard_checkpoint", Standard, Training.CHECKPOINTS, False, False, STANDARD),
         Scheme("standard_young", Standard, Training.YOUNG, False, False, STANDARD),
         Scheme("standard_agileml", Standard, Training.AGILEML, True, False, STANDARD),

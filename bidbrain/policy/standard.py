@@ -5,6 +5,8 @@ from __future__ import annotations
 from bidbrain.policy.base import Decision, MarketView, Offer, Request, RequestOnDemand, show_price
 from bidbrain.setting import Setting
 
+AGAIN_S = 300  # until on-demand machines that are missing are asked for again
+
 
 class OnDemand:
     """The whole job on on-demand machines of the reference type; all costs are relative to it."""
@@ -18,6 +20,19 @@ class OnDemand:
         return Decision(
             (RequestOnDemand(self._type, view.job.vcpus),), "on-demand machines for the whole job"
         )
+
+
+class WholeOnDemand(OnDemand):
+    """The same on a market that may refuse on-demand machines, sell fewer, or lose some: asks for those again."""
+
+    def decide(self, now_s: int, view: MarketView) -> Decision:
+        missing = view.job.vcpus - sum(holding.vcpus for holding in view.holdings)
+        if missing <= 0:
+            return Decision((), "all machines are held")
+        which = "on-demand machines for the whole job"
+        if view.holdings:
+            which = f"{missing} vCPUs of on-demand machines are missing"
+        return Decision((RequestOnDemand(self._type, missing),), which, now_s + AGAIN_S)
 
 
 class Standard:
