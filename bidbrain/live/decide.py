@@ -179,6 +179,8 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     def nothing(why: str) -> Allowed:
         return Allowed(0, 0, bid, why, by_guard)
 
+    if now_s < state.failures.until_s(step.market):
+        return nothing(f"machines of {step.market} ended by themselves soon after their launch")
     if decided.fill is not None:
         if step.market in state.full:
             return nothing(f"{step.market} has just refused")
@@ -224,6 +226,8 @@ def allowed_on_demand(
     each, price = reliable.vcpus_per_machine, reliable.on_demand
     if guards.max_price is not None and price > guards.max_price:
         return Allowed(0, 0, price, "guard max_price: on-demand instances cost more", by_guard=True)
+    if now_s < state.failures.until_s(reliable.market):
+        return Allowed(0, 0, price, "on-demand instances ended by themselves soon after their launch")
     wanted = instances = -(-step.vcpus // each)
     why = ""
     if guards.max_machines is not None:

@@ -11,6 +11,8 @@ orders come due, the policy decides. Events between two polls are processed chro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bidbrain.billing.per_second import MINIMUM_S
 from bidbrain.history.prices import NEVER_S
 from bidbrain.live.cloud import (
@@ -103,6 +105,7 @@ class Service:
             self._advance(now_s)
         if self.state.closing is not None:
             self._end.go_on(now_s, self.state.closing)
+        self._watch.failing = tuple(self.state.failures.troubles(now_s))
         if (troubles := self._watch.troubles(now_s, self._job.time.trouble)) != self.state.troubles:
             self._job.put(Troubled(now_s, troubles))
         if self._keeper is not None:
@@ -180,7 +183,12 @@ class Service:
             self._steps.not_answered(error)
             return None
         self._watch.quoted = quotes.troubles
-        return quotes
+        if not (left_alone := self.state.failures.left_alone(now_s)):
+            return quotes
+        pulse = " ".join(
+            [quotes.pulse, *sorted(map(str, left_alone))]
+        )  # who waits for the market waits for that too
+        return replace(quotes, pulse=pulse, full=quotes.full | left_alone)
 
     def _go_through(self, now_s: int, ended: dict[int, EndedInstance], quotes: Quotes) -> bool:
         """All instants until now at which something happened or is due. False: the rest is done later."""

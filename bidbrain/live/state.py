@@ -40,6 +40,7 @@ from bidbrain.live.journal import (
     Troubled,
     Worked,
 )
+from bidbrain.live.troubles import Failures
 from bidbrain.money import HOUR_S
 from bidbrain.policy.base import Phase
 from bidbrain.risk.book import Known
@@ -77,6 +78,7 @@ class JobState:
         self.full: set[Market] = set()  # markets that refused since the decision
         self.in_vain = 0  # decisions in a row that bought nothing, for another reason than the market's
         self._is_sold = self._is_forbidden = False  # the answers to the newest decision's orders
+        self.failures = Failures()
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: dict[str, InstanceNotice] = {}  # by id
@@ -124,6 +126,7 @@ class JobState:
                 self._end(at_s, number, ending, step)
             case HourPassed(at_s, number, price):
                 self.account.next_hour(at_s, self._open(number), price)
+                self.failures.lasted(self._open(number).market)
             case Worked(at_s, done_vcpu_s):
                 self.account.work(at_s, done_vcpu_s)
                 self.work_due = False
@@ -253,6 +256,8 @@ class JobState:
 
     def _end(self, at_s: int, number: int, ending: Ending, step: bool) -> None:
         allocation = self._open(number)
+        if ending is Ending.TERMINATED and not step and allocation.phase is not Phase.LEAVING:
+            self.failures.ended(allocation.market, allocation.grant_s, at_s)
         self.account.end(at_s, allocation, ending)
         self.instances.pop(number, None)
         if step:

@@ -191,7 +191,7 @@ class DecisionSteps:
         """Order the reliable instances that the job lacks, within the limits where it has some; False: none."""
         state, plan = self._job.state, self._job.plan
         reliable, limits, count = plan.setting.reliable, plan.limits, state.lacks_reliable
-        if not count or now_s < self._reliable_due_s:
+        if not count or now_s < max(self._reliable_due_s, state.failures.until_s(reliable.market)):
             return False
         each = reliable.vcpus_per_machine
         if state.has_reliable:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from bidbrain.history.prices import Market
 from bidbrain.instants import show_instant
 
 SILENT_S = 120  # calls without an answer are normal for so long
+EARLY_S = 2400  # a machine of EC2 that cannot join shuts down after half an hour
+PAUSE_S, MOST_PAUSE_S = 600, 3600  # of a market whose machines fail
 
 
 @dataclass
@@ -14,6 +18,7 @@ class TroubleWatch:
     """Collects a service's problems; `troubles` lists them. A single call without an answer is not one yet."""
 
     quoted: tuple[str, ...] = ()  # what the market says of itself
+    failing: tuple[str, ...] = ()  # markets whose machines end by themselves
     refused: str = ""  # what the market does not sell and the job needs
     is_unanswered: bool = False  # a call of this step
     _why: str = ""
@@ -33,9 +38,65 @@ class TroubleWatch:
         """Every sentence that holds at the end of a step. clock: what the clock says of itself, empty for nothing."""
         if not self.is_unanswered:
             self._since_s = None
-        found = [*self.quoted, clock, self.refused]
+        found = [*self.quoted, *self.failing, clock, self.refused]
         if self._since_s is not None and now_s - self._since_s >= SILENT_S:
             found.append(
                 f"no answer since {show_instant(self._since_s)} ({self._why}): nothing is bought, what is held is kept"
             )
         return tuple(sentence for sentence in found if sentence)
+
+
+@dataclass(frozen=True)
+class _Waves:
+    """How often in a row machines failed, and when the newest of these waves was heard of."""
+
+    count: int
+    heard_s: int
+
+    @property
+    def until_s(self) -> int:
+        """When the market may be asked again."""
+        return self.heard_s + (min(PAUSE_S << (self.count - 2), MOST_PAUSE_S) if self.count > 1 else 0)
+
+
+@dataclass
+class Failures:
+    """The markets whose machines end by themselves soon after their launch, as where a boot fails or EC2 may not use
+    the key of their disks.
+
+    Nothing is wrong with such a market, so it sells the next ones, which fail as well. One such wave may be chance;
+    after the second in a row the market is left alone, longer each time.
+    """
+
+    _waves: dict[Market, _Waves] = field(default_factory=dict)
+
+    def ended(self, market: Market, granted_s: int, at_s: int) -> None:
+        """A machine ended that neither we nor the market has ended."""
+        if at_s - granted_s >= EARLY_S:
+            return self.lasted(market)
+        before = self._waves.get(market)
+        if before is None or granted_s > before.heard_s:  # else it was bought with those that failed then
+            self._waves[market] = _Waves(1 if before is None else min(before.count + 1, 10), at_s)
+        return None
+
+    def lasted(self, market: Market) -> None:
+        """A machine of the market came to work."""
+        self._waves.pop(market, None)
+
+    def until_s(self, market: Market) -> int:
+        """When a market may be asked again."""
+        waves = self._waves.get(market)
+        return 0 if waves is None else waves.until_s
+
+    def left_alone(self, now_s: int) -> frozenset[Market]:
+        """The markets in which nothing is to be bought now."""
+        return frozenset(market for market, waves in self._waves.items() if now_s < waves.until_s)
+
+    def troubles(self, now_s: int) -> Iterator[str]:
+        """A sentence for each of these."""
+        for market in sorted(self.left_alone(now_s)):
+            waves = self._waves[market]
+            yield (
+                f"machines of {market} end by themselves soon after their launch, {waves.count} times in a row: "
+                f"none is bought there until {show_instant(waves.until_s)}"
+            )
