@@ -64,10 +64,15 @@ def check_limits(guards: Guards, opened: JobOpened) -> None:
         raise CloudError(
             f"machines.max: found {guards.max_machines}, expected at most {opened.machines}, {since}"
         )
-    if guards.budget is not None and opened.micro_usd is not None and guards.budget > opened.micro_usd:
+    if guards.budget is None:
+        return
+    found = f"market.budget_usd: found {show_usd(guards.budget)} $, expected at most"
+    if opened.micro_usd is not None and guards.budget > opened.micro_usd:
+        raise CloudError(f"{found} {show_usd(opened.micro_usd)} $, {since}")
+    if opened.left_micro_usd is not None and guards.budget > opened.left_micro_usd:
         raise CloudError(
-            f"market.budget_usd: found {show_usd(guards.budget)} $, expected at most "
-            f"{show_usd(opened.micro_usd)} $, {since}"
+            f"{found} {show_usd(opened.left_micro_usd)} $, which earlier jobs have left of market.stack_budget_usd: "
+            "there all machines end at once"
         )
 
 

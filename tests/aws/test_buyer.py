@@ -92,6 +92,7 @@ def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
         cloud = BuyerCloud(rig.path, STACK, "job")
         assert cloud.opened.markets and SPOT in cloud.opened.markets
         assert (cloud.opened.machines, cloud.opened.micro_usd) == (3, 400_000)
+        assert cloud.opened.left_micro_usd == 500_000
         for foreign in (Market("p5.48xlarge", "us-east-1a"), Market("c5.xlarge", "us-west-2a")):
             with pytest.raises(RefusedError, match="is not among what the stack may buy"):
                 cloud.acquire(order("a", market=foreign))
@@ -112,6 +113,7 @@ def test_limits_hold_whatever_the_driver_says(rig: Rig) -> None:
         cloud.close()
         rig.wait_left()
         another = BuyerCloud(rig.path, STACK, "job-2")
+        assert 0 < (another.opened.left_micro_usd or 0) < 20_000
         with pytest.raises(RefusedError, match=r"the stack with all its jobs has cost 0.48"):
             another.acquire(order("e"))
         another.close()

@@ -153,7 +153,8 @@ class Buyer:
         catalog = self._job.catalog
         vcpus = (*(each.vcpus for each in catalog.listings), catalog.reliable.vcpus_per_machine)
         markets, limits = (*catalog.markets, catalog.reliable.market), self._job.limits
-        return JobOpened(markets, vcpus, limits.machines, limits.job_micro_usd)
+        left = self._expenses.left(request.job, limits)
+        return JobOpened(markets, vcpus, limits.machines, limits.job_micro_usd, left)
 
     def _attached(self, name: str, driver: int | None) -> _Job:
         """A job on its market. Raises CloudError."""

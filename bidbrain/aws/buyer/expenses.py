@@ -71,6 +71,12 @@ class Expenses(BaseModel):
         paid += sum(each.paid for each in self.held.values() if job in (None, each.job))
         return paid // HOUR_S
 
+    def left(self, job: str, limits: Limits) -> int | None:
+        """What the stack's other jobs have left of its sum for this one, in micro-dollars; None: there is no limit."""
+        if limits.stack_micro_usd is None:
+            return None
+        return max(0, limits.stack_micro_usd - (self.spent() - self.spent(job)))
+
     def sold(self, job: str, order: Order) -> tuple[Instance, ...]:
         """The machines that the same order was answered with; none: it has no answer yet, or was answered with none."""
         known = self.orders.get(order.token)

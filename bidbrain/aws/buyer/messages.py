@@ -172,12 +172,13 @@ class LeftBehind:
 class JobOpened:
     """The job drives the market. markets: what the limits of the stack allow to buy, the on-demand
     one included. vcpus: of one machine of each. machines: that a job may have at once; micro_usd: that it may cost;
-    None: an earlier version does not say it."""
+    left_micro_usd: of what the stack's jobs together may; None: no limit, or an earlier version does not say it."""
 
     markets: tuple[Market, ...]
     vcpus: tuple[int, ...]
     machines: int | None = None
     micro_usd: int | None = None
+    left_micro_usd: int | None = None
     kind: Literal["opened"] = "opened"
 
 

@@ -52,3 +52,7 @@ def test_a_job_asks_for_no_more_machines_and_money_than_the_stack_allows() -> No
     said = f"market.budget_usd: found 10.000000 $, expected at most 3.000000 $, {since}"
     with pytest.raises(CloudError, match=f"^{re.escape(said)}$"):
         check_limits(Guards(10_000_000, max_machines=8), may)
+    check_limits(Guards(3_000_000, max_machines=8), replace(may, left_micro_usd=3_000_000))
+    said = "market.budget_usd: found 3.000000 $, expected at most 2.500000 $, which earlier jobs have left"
+    with pytest.raises(CloudError, match=f"^{re.escape(said)}"):
+        check_limits(Guards(3_000_000, max_machines=8), replace(may, left_micro_usd=2_500_000))

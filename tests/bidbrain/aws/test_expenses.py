@@ -176,3 +176,7 @@ def test_another_job_does_not_begin_a_new_sum_of_the_stack() -> None:
     assert not expenses.refusal("other", order("b"), 20_000, of_all)
     said = expenses.refusal("other", order("b"), 2 * PRICE, of_all)
     assert said.startswith("the stack with all its jobs has cost 0.300000 $")
+    assert expenses.left("job", of_all) == 400_000, "it may have gone on in another process"
+    assert expenses.left("other", of_all) == 100_000
+    assert expenses.left("other", limits(job_micro_usd=300_000, stack_micro_usd=200_000)) == 0
+    assert expenses.left("other", limits()) is None
