@@ -185,9 +185,8 @@ class Service:
         self._watch.quoted = quotes.troubles
         if not (left_alone := self.state.failures.left_alone(now_s)):
             return quotes
-        pulse = " ".join(
-            [quotes.pulse, *sorted(map(str, left_alone))]
-        )  # who waits for the market waits for that too
+        # Who waits for the market waits for these, too.
+        pulse = " ".join([quotes.pulse, *sorted(map(str, left_alone))])
         return replace(quotes, pulse=pulse, full=quotes.full | left_alone)
 
     def _go_through(self, now_s: int, ended: dict[int, EndedInstance], quotes: Quotes) -> bool:

@@ -34,10 +34,9 @@ from bidbrain.policy.base import Phase
 
 LATE_S = 60  # decisions up to this late are dated at their due time; later purchases are dropped
 RETRY_S = 10  # until a call without an answer is repeated
-RELIABLE_RETRY_S = 60  # until refused reliable instances are ordered again
-MOST_RELIABLE_RETRY_S = (
-    600  # the same where the market had room: a quota or a mistake takes somebody to change it
-)
+# Until refused reliable instances are ordered again, and the most where the market had room: a quota or a mistake takes
+# somebody to change it.
+RELIABLE_RETRY_S, MOST_RELIABLE_RETRY_S = 60, 600
 HEAR_S = 5  # between two looks for notices while a decision is carried out
 
 
