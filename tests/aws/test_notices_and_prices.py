@@ -14,7 +14,7 @@ from botocore.retries.standard import ThrottledRetryableChecker, TransientRetrya
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bidbrain.aws.calls import errors, refusal
+from bidbrain.aws.calls import NoRightError, errors, refusal
 from bidbrain.aws.notices import ImdsNotices, SqsNotices, parse_event
 from bidbrain.aws.prices import Ec2Prices
 from bidbrain.history.prices import Market
@@ -173,7 +173,7 @@ def test_prices_come_without_their_archive(ec2: Ec2Layer, tmp_path: Path) -> Non
         ("InsufficientInstanceCapacity", CapacityError),
         ("VcpuLimitExceeded", QuotaError),
         ("MaxSpotInstanceCountExceeded", QuotaError),
-        ("UnauthorizedOperation", CredentialsError),
+        ("UnauthorizedOperation", NoRightError),
         ("ExpiredTokenException", CredentialsError),
         ("RequestLimitExceeded", UnknownOutcomeError),
         ("InvalidParameterValue", RefusedError),
