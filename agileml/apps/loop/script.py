@@ -32,8 +32,9 @@ class Turn:
 
     factor: of the learning rates. backward: called in the place of the backward of a loss, and returns the sum of its
     items' losses.
-    changed: called at step(), a sentence if the gradients are not those that backward left. loss_scale: of the clock,
-    where losses are scaled. may_overflow: a loss that is not finite is no error.
+    changed: called at step(), a sentence if the gradients are not those that backward left. rewind: called before the
+    batch is handed out, so that its random numbers are the batch's own. loss_scale: of the clock, where losses are
+    scaled. may_overflow: a loss that is not finite is no error.
     """
 
     batch: Any
@@ -41,6 +42,7 @@ class Turn:
     factor: float
     backward: Callable[[Tensor, Callable[[Tensor], None], int, int | None], float]
     changed: Callable[[], str | None]
+    rewind: Callable[[], None]
     loss_scale: float | None = None
     may_overflow: bool = False
 

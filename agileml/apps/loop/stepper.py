@@ -14,6 +14,7 @@ from agileml.apps.loop.script import Script, Turn
 from agileml.apps.torch.cuda import CudaStepper
 from agileml.apps.torch.flat import TensorSpan
 from agileml.apps.torch.objective import Judged
+from agileml.apps.torch.seeding import rewind_to_here
 from agileml.apps.torch.step import Batch, Stepper
 
 
@@ -90,7 +91,8 @@ class LoopStepper(Stepper):
 
         number, factor = self.turn_of()
         scale, may_overflow = self.loss_scale, self.may_overflow
-        turn = Turn(batch.tree, number, factor, backward, self._changed, scale, may_overflow)
+        rewind = rewind_to_here(self.device)
+        turn = Turn(batch.tree, number, factor, backward, self._changed, rewind, scale, may_overflow)
         loss = self.script.turn(turn)
         self._is_last = is_last_piece
         for _, parameter in self.flat.parameters:

@@ -75,6 +75,8 @@ class Loop:
         number = turn.number
         while not self._is_by_pass or turn.number <= number:
             self._state, self._loss, self._backwards = BatchState.YIELDED, 0.0, 0
+            # The script may have drawn since its last step, as an evaluation's loader does; elsewhere it has not.
+            turn.rewind()
             yield turn.batch
             turn = self._next()
 

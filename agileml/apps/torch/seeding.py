@@ -38,12 +38,7 @@ def seeded(seed: int, threads: int, device: torch.device) -> Iterator[BeginBatch
     Gives a function to call with the number of each batch before it is computed: all but the first have random numbers
     of their own, which do not depend on how many the batches before have drawn.
     """
-    # torch.manual_seed also walks through every kind of accelerator, which takes longer than a small step.
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    states = [generator.get_state() for generator in generators]
-    numpys, pythons = np.random.get_state(), random.getstate()
+    generators, go_back = _generators(device), rewind_to_here(device)
     before = torch.get_num_threads()
     # Always: it also tells torch's own MKL, which limits of OpenMP from elsewhere do not reach.
     torch.set_num_threads(threads)
@@ -58,10 +53,30 @@ def seeded(seed: int, threads: int, device: torch.device) -> Iterator[BeginBatch
         yield begin
     finally:
         torch.set_num_threads(before)
+        go_back()
+
+
+def rewind_to_here(device: torch.device) -> Callable[[], None]:
+    """Remember how far the random numbers of torch, NumPy and Python are. Gives a function that puts them back."""
+    generators = _generators(device)
+    states = [generator.get_state() for generator in generators]
+    numpys, pythons = np.random.get_state(), random.getstate()
+
+    def go_back() -> None:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         np.random.set_state(numpys)
         random.setstate(pythons)
+
+    return go_back
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    # torch.manual_seed also walks through every kind of accelerator, which takes longer than a small step.
+    found = [torch.default_generator]
+    if device.type == "cuda":
+        found.append(torch.cuda.default_generators[device.index or 0])
+    return found
 
 
 def _draw_from(generators: Sequence[torch.Generator], seed: int) -> None:

@@ -171,6 +171,20 @@ def test_a_body_may_change_its_batch_in_place(tmp_path: Path) -> None:
     assert found == trained(plain, tmp_path / "plain", clocks=2).summary["params_sha256"]
 
 
+DRAWN = "torch.rand(3), np.random.rand(), next(iter(torch.utils.data.DataLoader(x[:4])))\n"
+
+
+def test_random_numbers_between_batches_are_not_those_of_a_batch(tmp_path: Path) -> None:
+    """An evaluation's loader, a sample of the model: drawn by the machines that come by, before whichever batch."""
+    app = ScriptModule(Settings(model={"script": script(tmp_path, rest=loop(BODY + DRAWN))}, slices=2))
+    tables = {table.name: app.initial(table) for table in app.tables()}
+    units = [(Unit(0, number), app.load(number)) for number in (0, 1)]
+    found = [app.process(unit, share, tables).tables["parameters"] for unit, share in (*units, *units)]
+    for before, after in zip(found[:2], found[2:], strict=True):
+        np.testing.assert_array_equal(before, after)
+    app.ended()
+
+
 @pytest.mark.parametrize("units_per_slice", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_machines_that_come_go_and_die_do_not_change_a_bit(tmp_path: Path, units_per_slice: int) -> None:
     path = script(tmp_path, optimizer=OPTIMIZER + COSINE, prepare=WITH_SCHEDULE, rest=loop(SCHEDULED_BODY))
