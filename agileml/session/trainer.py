@@ -18,7 +18,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
+from weakref import WeakSet
 
 from agileml.application import Application, InputError
 from agileml.apps.loop.module import ScriptModule
@@ -34,6 +36,8 @@ from agileml.runs.callbacks import Callback
 from agileml.runs.folder import MODEL
 from agileml.session.result import Result
 from agileml.session.session import run
+
+_trained = WeakSet[ModuleType]()  # scripts, as main modules, that have started a run
 
 
 class Trainer:
@@ -104,6 +108,7 @@ class Trainer:
         Raises InputError.
         """
         self._check_is_own("prepare()")
+        self._check_is_first()
         default = self._machine.batch_size if self._machine is not None else self._in_config("batch_size")
         found = prepared_from(
             model,
@@ -168,6 +173,11 @@ class Trainer:
         """Train by a function that makes a Trainer, prepares and loops, as a script does: for notebooks. Or by a class
         without a loop: an `agileml.Training`."""
         self._check_is_own("run()")
+        if self._machine is not None:
+            raise InputError(
+                "run(): found it in a script that machines run as far as its loop, expected prepare() and the loop in "
+                "the script itself, or the script as it is started by Python"
+            )
         if isinstance(what, Training) or (isinstance(what, type) and issubclass(what, Training)):
             return self._run(application_of(what))
         return self._run(ScriptModule(source=FunctionSource(what)))
@@ -181,6 +191,15 @@ class Trainer:
                 "make its own: trainer = agileml.Trainer()"
             )
 
+    def _check_is_first(self) -> None:
+        """Raise InputError where the script has trained already: machines would run it to its first loop again."""
+        if self._machine is None and sys.modules["__main__"] in _trained:
+            raise InputError(
+                "prepare(): found a second training in one script, expected one, as machines run a script from its "
+                "first line to its first loop; for several, as a sweep over rates, give each as a function to "
+                "agileml.Trainer(...).run(train)"
+            )
+
     def _in_config(self, key: str) -> Any:
         section = self._values.get("model", {})
         return section.get(key) if isinstance(section, Mapping) else None
@@ -190,6 +209,8 @@ class Trainer:
         return isinstance(section, Mapping) and section.get("kind") == "torch"
 
     def _run(self, application: Application, **more: Any) -> Result:
+        if hasattr(main := sys.modules["__main__"], "__file__"):  # a notebook's functions do not run anew
+            _trained.add(main)
         self._result = run({**self._values, **more}, application, name=self._name, **self._options)
         return self._result
 
