@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import glob
 import math
 import threading
@@ -283,6 +284,37 @@ class TorchSchedule:
                 f"{len(self._factors)} steps, expected a number of at least 0"
             )
         return factors[0]
+
+
+def check_schedules(optimizer: torch.optim.Optimizer, given: TorchSchedule | None) -> None:
+    """Raise InputError for a schedule over the optimizer that is no part of the one that was given: its step would
+    change the rates of one machine alone."""
+    known = set() if given is None else {id(part) for part in _parts(given.schedule)}
+    for found in gc.get_objects():
+        if not issubclass(type(found), LRScheduler) or id(found) in known:
+            continue
+        if vars(found).get("optimizer") is not optimizer:
+            continue
+        name = type(found).__name__
+        if isinstance(found, ReduceLROnPlateau):
+            raise InputError(
+                f"loader: found a {name} over the optimizer, expected a schedule that depends on the number of steps "
+                "alone, and is given to prepare(..., schedule=...): the machines that hold the parameters take the "
+                "steps, and know no metric of the loop's"
+            )
+        raise InputError(
+            f"loader: found a {name} over the optimizer: a schedule must be given to prepare(..., schedule=...), "
+            "because the machines that hold the parameters take the steps"
+        )
+
+
+def _parts(schedule: Any) -> Iterator[Any]:
+    """A schedule, and those that it is made of."""
+    yield schedule
+    for value in vars(schedule).values():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, LRScheduler):
+                yield from _parts(each)
 
 
 def _functions(schedule: Any) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.hooks import RemovableHandle
 
 from agileml.application import InputError
-from agileml.apps.loop.optimizers import check_hooks, set_rates, settings_of
+from agileml.apps.loop.optimizers import check_hooks, check_schedules, set_rates, settings_of
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Answer, BatchStepped, LoopReached, Script, Turn
 
@@ -47,7 +47,7 @@ class Loop:
         self._backwards = 0  # of this batch
         self._usual: int | None = None  # backwards of a batch, as far as is known
         self._is_by_pass = False
-        self._was_scheduled = True
+        self._scheduled = 0  # calls of the schedule's step() since the last batch, or in this pass
         self._batches = 0  # that are done
         self._others = WeakKeyDictionary[
             torch.optim.Optimizer, int
@@ -73,6 +73,7 @@ class Loop:
         """The batches: of the present pass inside `passes`, else of all clocks to come."""
         turn = self._next()
         number = turn.number
+        self._scheduled = self._scheduled if self._is_by_batch else 0
         while not self._is_by_pass or turn.number <= number:
             self._state, self._loss, self._backwards = BatchState.YIELDED, 0.0, 0
             # The script may have drawn since its last step, as an evaluation's loader does; elsewhere it has not.
@@ -96,9 +97,10 @@ class Loop:
                 "loader: the batch before had no optimizer.step(), expected one step() in each pass of the loop"
             )
         if self._turn is None:
+            check_schedules(self._prepared.optimizer, self._prepared.schedule)
             self._turn = self._ask(LoopReached(self._prepared))
             self._show_rates()
-        elif not self._was_scheduled and not self._prepared.per_pass:
+        elif self._batches and self._is_by_batch and not self._scheduled:
             raise InputError(
                 "schedule.step(): found no call after optimizer.step(), expected one for each batch, or "
                 'prepare(..., schedule_every="pass")'
@@ -151,8 +153,10 @@ class Loop:
     def _hand_over(self) -> None:
         self._state = BatchState.NONE
         self._batches += 1
-        self._was_scheduled = self._prepared.schedule is None
+        number = None if self._turn is None else self._turn.number
         self._turn = self._ask(BatchStepped(self._loss))
+        if self._is_by_batch or self._turn.number != number:
+            self._scheduled = 0
         self._show_rates()
 
     # -- rates ------------------------------------------------------------------------------------------------
@@ -165,14 +169,31 @@ class Loop:
             pass_on(self._prepared.scaler, self._scale)
         if self._prepared.schedule is not None:
             schedule = self._prepared.schedule.schedule
-            schedule.step = MethodType(lambda _, epoch=None: self._scheduled(), schedule)
+            schedule.step = MethodType(lambda _, epoch=None: self._schedule(), schedule)
 
     def _scale(self) -> float:
         return 1.0 if self._turn is None or self._turn.loss_scale is None else self._turn.loss_scale
 
-    def _scheduled(self) -> None:
+    @property
+    def _is_by_batch(self) -> bool:
+        """The loop has a schedule, and calls its step() for each batch."""
+        return self._prepared.schedule is not None and not self._prepared.per_pass
+
+    def _schedule(self) -> None:
         """Called in the place of schedule.step(): the clock says how often that has been."""
-        self._was_scheduled = True
+        if not self._batches:
+            raise InputError(
+                "schedule.step(): found it before the first optimizer.step(), expected it after each batch or pass"
+            )
+        self._scheduled += 1
+        if self._scheduled > 1 and self._is_by_batch:
+            raise InputError(
+                "schedule.step(): found a second call for one batch, expected one for each batch"
+            )
+        if self._scheduled > 1 and len(self) > 1:
+            raise InputError(
+                'schedule.step(): found a second call in one pass, expected one for each, or schedule_every="batch"'
+            )
 
     def _expected(self) -> Sequence[float]:
         assert self._turn is not None

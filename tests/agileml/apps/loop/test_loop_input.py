@@ -2,17 +2,16 @@
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim import lr_scheduler
 
 import agileml
 from agileml.application import InputError
-from agileml.apps.loop.optimizers import TorchSchedule, section_of
+from agileml.apps.loop.optimizers import section_of
 from agileml.config.text import ConfigError
 from tests.agileml.apps.loop.scripts import BODY, PREPARE, loop, script, values
 
@@ -145,6 +144,8 @@ def test_a_loop_that_is_wrong_is_found_before_machines_start(name: str, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+PLATEAU = "schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
+BY_BATCH = PREPARE.replace("=64", "=64, schedule=schedule")
 PREPARATIONS = {
     "no loop": (PREPARE, "", "ended without a loop"),
     "no batch size": (PREPARE.replace(", batch_size=64", ""), None, "found no batch_size"),
@@ -179,6 +180,31 @@ PREPARATIONS = {
         r"changed parameter '5\.weight'",
     ),
     "schedule not prepared": (COSINE + PREPARE, loop(BODY + "schedule.step()\n"), "must be given to prepare"),
+    "a schedule of a metric": (
+        PLATEAU + PREPARE,
+        loop(BODY) + "schedule.step(float(loss))\n",
+        "found a ReduceLROnPlateau over the optimizer, expected a schedule that depends on the number of steps alone",
+    ),
+    "a second schedule": (
+        COSINE + "rates = torch.optim.lr_scheduler.ConstantLR(optimizer)\n" + BY_BATCH,
+        loop(BODY + "schedule.step()\n"),
+        "found a ConstantLR over the optimizer: a schedule must be given to prepare",
+    ),
+    "schedule stepped twice": (
+        COSINE + BY_BATCH,
+        loop(BODY + "schedule.step()\nschedule.step()\n"),
+        "found a second call for one batch",
+    ),
+    "schedule of passes stepped for batches": (
+        COSINE + BY_BATCH.replace("schedule=schedule", 'schedule=schedule, schedule_every="pass"'),
+        loop(BODY + "schedule.step()\n"),
+        r"found a second call in one pass, expected one for each, or schedule_every=\"batch\"",
+    ),
+    "schedule stepped first": (
+        COSINE + BY_BATCH,
+        "schedule.step()\n" + loop(BODY + "schedule.step()\n"),
+        "found it before the first optimizer.step",
+    ),
     "schedule not stepped": (
         COSINE + PREPARE.replace("=64", "=64, schedule=schedule"),
         None,
@@ -302,78 +328,3 @@ def test_an_optimizer_that_has_taken_steps_is_refused() -> None:
     adam.step()
     with pytest.raises(InputError, match="taken steps"):
         section_of(adam, net)
-
-
-SCHEDULES = {
-    "step": lambda o: lr_scheduler.StepLR(o, 7),
-    "of a tensor": lambda o: lr_scheduler.StepLR(o, 7),
-    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 40),
-    "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 9),
-    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
-    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.4, 60, cycle_momentum=False),
-    "chained": lambda o: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.StepLR(o, 9), lr_scheduler.ExponentialLR(o, 0.99)]
-    ),
-    "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, 40)], [5]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_schedules_have_the_rates_of_torch(name: str) -> None:
-    net = model()
-    rate = torch.tensor(0.1, dtype=torch.float64) if name == "of a tensor" else 0.1
-    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
-    schedule = SCHEDULES[name](optimizer)
-    factors = TorchSchedule(schedule, optimizer)
-    ahead = factors.factor(50)
-    found, wanted = [], []
-    for step in range(51):
-        found.append(float(optimizer.param_groups[0]["initial_lr"]) * factors.factor(step))
-        wanted.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        schedule.step()
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    assert factors.factor(50) == ahead
-
-
-class Experiment:
-    """Holds what nobody can copy."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
-
-    def factor(self, step: int) -> float:
-        return 1 / (1 + step)
-
-
-class Factor(Experiment):
-    __call__ = Experiment.factor
-
-
-def test_a_schedule_may_call_a_method_of_an_object_that_cannot_be_copied(tmp_path: Path) -> None:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with open(tmp_path / "log", "w") as file:
-        by_method = lr_scheduler.LambdaLR(optimizer, Experiment(file).factor)
-        chained = lr_scheduler.ChainedScheduler([by_method])
-        assert [TorchSchedule(each, optimizer).factor(3) for each in (by_method, chained)] == [0.25, 0.25]
-        with pytest.raises(InputError, match=r"LambdaLR cannot be copied \(TypeError: cannot pickle"):
-            TorchSchedule(lr_scheduler.LambdaLR(optimizer, Factor(file)), optimizer)
-
-
-def test_schedules_of_more_than_the_clock_are_refused() -> None:
-    net = model()
-    optimizer = torch.optim.SGD([{"params": [p]} for p in net.parameters()], lr=0.1, momentum=0.9)
-    with pytest.raises(InputError, match="type ReduceLROnPlateau"):
-        TorchSchedule(lr_scheduler.ReduceLROnPlateau(optimizer), optimizer)
-    with pytest.raises(InputError, match="over another optimizer"):
-        TorchSchedule(lr_scheduler.StepLR(torch.optim.SGD(net.parameters()), 3), optimizer)
-    unlike = TorchSchedule(
-        lr_scheduler.LambdaLR(optimizer, [lambda step: 0.5**step, *[lambda step: 1.0] * 3]), optimizer
-    )
-    with pytest.raises(InputError, match="by different factors"):
-        unlike.factor(1)
-    with pytest.raises(InputError, match="changes more than the learning rate"):
-        TorchSchedule(lr_scheduler.OneCycleLR(optimizer, 0.4, 60), optimizer).factor(3)
