@@ -165,7 +165,7 @@ class Trainer:
         if self._machine is not None and self._machine.is_prepared:
             raise InputError(
                 "trainer.result: the script left its loop before the run was over, expected a loop that ends when the "
-                "loader does"
+                "loader does (early_stopping of the config ends a run earlier)"
             )
         return self._result
 
@@ -230,6 +230,11 @@ class StartingLoader:
         self._prepared = add(self._prepared)
 
     def __iter__(self) -> Iterator[Any]:
+        if "clocks" not in self._trainer._values:
+            raise InputError(
+                "loader: found a config without clocks, expected how many batches the loop goes through, as in "
+                "agileml.Trainer(clocks=500), or `for number in trainer.passes(3):` around it"
+            )
         self._train(None)
         return iter(())
 

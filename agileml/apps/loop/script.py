@@ -138,7 +138,7 @@ class Script:
                 assert isinstance(answer, ScriptEnded), answer
                 raise InputError(
                     f"{self._source.name}: it left its loop before the run was over, expected a loop that ends when "
-                    "the loader does"
+                    "the loader does (early_stopping of the config ends a run earlier)"
                 )
 
     def stop(self) -> None:

@@ -21,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.hooks import RemovableHandle
 
 from agileml.application import InputError
+from agileml.apps.loop.callers import loop_around
 from agileml.apps.loop.optimizers import check_hooks, check_schedules, set_rates, settings_of
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Answer, BatchStepped, LoopReached, Script, Turn
@@ -71,6 +72,25 @@ class Loop:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches: of the present pass inside `passes`, else of all clocks to come."""
+        # In the process that starts the run the loop has no batch, and all of the run is over behind it.
+        if not self._is_by_pass and (where := loop_around()) is not None:
+            raise InputError(
+                f"loader: found its loop inside another one ({where}), expected `for number in trainer.passes(3):` "
+                "around it"
+            )
+        return self._all()
+
+    def _all(self) -> Iterator[Any]:
+        if not self._is_by_pass and (where := loop_around()) is not None:
+            raise InputError(
+                f"loader: found next() in a loop ({where}), expected `for batch in loader:`: the process that starts "
+                "the run gets no batch, and goes on behind the loop"
+            )
+        if self._state is BatchState.YIELDED:
+            raise InputError(
+                "loader: found a batch that was taken before the loop, as by next(iter(loader)), expected the loop "
+                "alone; next(iter(DataLoader(dataset, 8))) shows a batch of the data set"
+            )
         turn = self._next()
         number = turn.number
         self._scheduled = self._scheduled if self._is_by_batch else 0
@@ -83,9 +103,20 @@ class Loop:
 
     def passes(self, count: int | None) -> Iterator[int]:
         """The numbers of the passes that there is work in: the clocks of the run decide, which `count` may have set."""
+        if (where := loop_around()) is not None:
+            raise InputError(f"passes(): found it inside a loop ({where}), expected one loop over all passes")
         self._is_by_pass = True
+        return self._numbers()
+
+    def _numbers(self) -> Iterator[int]:
         while True:
-            yield self._next().number
+            number = self._next().number
+            yield number
+            if self._turn is not None and self._turn.number <= number:
+                raise InputError(
+                    f"passes(): found pass {number} left before it was over, expected a loop over the loader in each "
+                    "pass that ends when the loader does"
+                )
 
     def _next(self) -> Turn:
         if self._thread != get_ident():
@@ -94,7 +125,8 @@ class Loop:
             )
         if self._state is not BatchState.NONE:
             raise InputError(
-                "loader: the batch before had no optimizer.step(), expected one step() in each pass of the loop"
+                "loader: the batch before had no optimizer.step(), expected one step() in each pass of the loop (with "
+                "micro_batch gradients of a large batch_size are added up)"
             )
         if self._turn is None:
             check_schedules(self._prepared.optimizer, self._prepared.schedule)

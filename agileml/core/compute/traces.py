@@ -32,5 +32,9 @@ def user_trace(error: BaseException) -> str:
 
 def is_in_user_code(error: BaseException) -> bool:
     """Whether a line of the user's own files was being run: otherwise a traceback tells the user nothing."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return any(not file.startswith(INSTALLED) and not file.endswith(CYTHON) for file in files)
+    return any(is_of_user(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def is_of_user(file: str) -> bool:
+    """Whether a file of source code is the user's own."""
+    return not file.startswith(INSTALLED) and not file.endswith(CYTHON)

@@ -59,3 +59,8 @@ def test_a_script_that_runs_a_function_is_no_script_for_machines(tmp_path: Path)
     path = script(tmp_path, prepare="agileml.Trainer(clocks=3).run(lambda: None)\n", rest="")
     with pytest.raises(InputError, match=r"run\(\): found it in a script that machines run"):
         agileml.run(values(path), sequential=True, out=str(tmp_path / "out"))
+
+
+def test_a_loop_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"loader: found a config without clocks, expected .*clocks=500"):
+        started(HEAD + OPTIMIZER + HERE.replace("clocks=10, ", "") + loop(), tmp_path, monkeypatch)
