@@ -258,7 +258,8 @@ class StartingLoader:
                     f"found {given}, but {passes} passes over the data take {more['clocks']}; expected one of them",
                     key=("clocks",),
                 )
-        result = trainer._run(ScriptModule(source=_script(), is_shown=False), **more)
+        here = self._prepared.data.train
+        result = trainer._run(ScriptModule(source=_script(), is_shown=False, here=here), **more)
         # The file also has what was not trained, which machines made from the run's seed: it may be another here.
         model = self._prepared.model
         model.load_state_dict(torch_state(result.folder / MODEL, model))

@@ -18,6 +18,7 @@ from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
 from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
 from agileml.apps.torch.batches.minibatches import ExampleSlice
+from agileml.apps.torch.batches.trees import is_same
 from agileml.apps.torch.data import DataSet, Examples
 from agileml.apps.torch.evaluation import Evaluation, OwnEvaluation, measured_by
 from agileml.apps.torch.flat import FlatModule
@@ -25,7 +26,7 @@ from agileml.apps.torch.module import TorchModule
 from agileml.apps.torch.objective import evaluating
 from agileml.apps.torch.seeding import in_turn, seeded
 from agileml.apps.torch.step import Stepper
-from agileml.apps.torch.trial import placed_batch
+from agileml.apps.torch.trial import MOST_ITEMS, placed_batch
 from agileml.apps.torch.units import StreamReady
 from agileml.config.text import ConfigError
 
@@ -46,17 +47,19 @@ class ScriptModule(TorchModule):
         items: int | None = None,
         *,
         is_shown: bool = True,
+        here: Examples | None = None,
     ) -> None:
         """source: None for the one that the config names. items: of the data set where the run was started, if known.
 
-        is_shown: what the script prints before its loop is shown; it is not where it was shown before.
+        is_shown: what the script prints before its loop is shown; it is not where it was shown before. here: the data
+        set that the script has made in this process by itself.
         """
         super().__init__(settings, build=_of_script)
         self._source = source
         self._items = items
         self._script: Script | None = None
         self._is_spent = False  # its loop has run with a batch that was none of the training's
-        self._is_shown = is_shown
+        self._is_shown, self._here = is_shown, here
         self._clock = 0
         if wrong := sorted(self.model.model_fields_set - KEYS):
             raise ConfigError(
@@ -65,7 +68,7 @@ class ScriptModule(TorchModule):
             )
 
     def with_settings(self, settings: Settings) -> ScriptModule:
-        return ScriptModule(settings, self._source, self._items, is_shown=self._is_shown)
+        return ScriptModule(settings, self._source, self._items, is_shown=self._is_shown, here=self._here)
 
     def __reduce__(self) -> Any:
         return ScriptModule, (self.settings, self.source, self._items)
@@ -192,8 +195,33 @@ class ScriptModule(TorchModule):
     def check(self) -> None:
         self.prepared.factor(self._clock)
         self.script.is_quiet = self._is_spent = True
+        self._check_items()
         super().check()
         self.script.is_quiet = False
+
+    def _check_items(self) -> None:
+        """Raise InputError where this process has other items than machines: behind the loop it would measure the model
+        on items that it was trained on."""
+        if self._here is None:
+            return
+        if len(self._here) == len(self.data.train):
+            numbers = np.unique(np.linspace(0, len(self._here) - 1, MOST_ITEMS).astype(np.int64))
+            here, again, there = (
+                self._taken(of, numbers) for of in (self._here, self._here, self.data.train)
+            )
+            if is_same(here, there) or not is_same(
+                here, again
+            ):  # no two of its own are alike: nobody can say
+                return
+        raise InputError(
+            "prepare(): the data set has other items here than on machines, which run the script after "
+            "torch.manual_seed(seed), expected the same ones: random_split and the like need a seed of the script's "
+            "own, torch.manual_seed(0) before them"
+        )
+
+    def _taken(self, examples: Examples, numbers: Array) -> Any:
+        with in_turn(), seeded(self.settings.seed, self.model.threads, torch.device("cpu")):
+            return examples.take(numbers)
 
     _trials = 3  # what follows step() in the loop runs with the next batch, and shows with the third what it does again
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import agileml
 from agileml.application import InputError
@@ -64,3 +65,34 @@ def test_a_script_that_runs_a_function_is_no_script_for_machines(tmp_path: Path)
 def test_a_loop_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"loader: found a config without clocks, expected .*clocks=500"):
         started(HEAD + OPTIMIZER + HERE.replace("clocks=10, ", "") + loop(), tmp_path, monkeypatch)
+
+
+SPLIT = """
+whole = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+train, held_out = torch.utils.data.random_split(whole, [500, 140])
+"""
+NOISY = """
+class Noisy(torch.utils.data.Dataset):
+    noise = np.random.default_rng()
+    def __len__(self):
+        return 640
+    def __getitem__(self, number):
+        return x[number] + np.float32(self.noise.normal()), y[number]
+train = Noisy()
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "is_refused"), [(SPLIT, True), ("torch.manual_seed(3)\n" + SPLIT, False), (NOISY, False)]
+)
+def test_items_are_those_of_the_machines(
+    data: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what a script holds out would be what its machines have trained on."""
+    text = HEAD + OPTIMIZER + data + HERE.replace("(x, y)", "train") + loop()
+    torch.manual_seed(5)
+    if not is_refused:
+        started(text, tmp_path, monkeypatch)
+        return
+    with pytest.raises(InputError, match=r"other items here than on machines, .* expected the same ones"):
+        started(text, tmp_path, monkeypatch)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -55,3 +57,9 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
             yield from tensors(getattr(tree, field.name))
+
+
+def is_same(tree: Any, other: Any) -> bool:
+    """Whether two trees have equal tensors, in the same order."""
+    pairs = zip_longest(tensors(tree), tensors(other))
+    return all(a is not None and b is not None and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
