@@ -27,7 +27,7 @@ from agileml.apps.loop.module import ScriptModule
 from agileml.apps.loop.prepared import Every, Prepared, prepared_from, with_evaluation
 from agileml.apps.loop.script import current
 from agileml.apps.loop.source import FunctionSource, ScriptSource
-from agileml.apps.loop.steps import Loop, loop_of
+from agileml.apps.loop.steps import Loop, PassOverData, loop_of
 from agileml.apps.loop.training import Training, application_of
 from agileml.apps.torch.export import torch_state
 from agileml.config.job import from_values
@@ -215,15 +215,11 @@ class Trainer:
         return self._result
 
 
-class StartingLoader:
+class StartingLoader(PassOverData):
     """The loader in the process that starts a run: iterating over it trains on the machines, and yields no batch."""
 
     def __init__(self, trainer: Trainer, prepared: Prepared) -> None:
         self._trainer, self._prepared = trainer, prepared
-
-    def __len__(self) -> int:
-        """Clocks of one pass over the data."""
-        return self._prepared.clocks_per_pass
 
     def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
         """Add an evaluation to what was prepared. Raises InputError now, before a machine starts, if it cannot work."""

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from agileml.application import InputError, LossScaleRule, Settings
 from agileml.apps.loop.optimizers import TorchSchedule, section_of
-from agileml.apps.torch.data import DataSet, Examples, load_data
+from agileml.apps.torch.data import DataSet, DatasetExamples, Examples, TensorExamples, load_data
 from agileml.apps.torch.evaluation import Measure
 from agileml.apps.torch.flat import FlatModule
 
@@ -53,6 +54,15 @@ class Prepared:
         if self.evaluation is None:
             return None
         return self.clocks_per_pass if self.evaluation.every == "pass" else self.evaluation.every
+
+    @property
+    def dataset(self) -> Any:
+        """The training items as a torch Dataset, the user's own where there is one."""
+        train = self.data.train
+        if isinstance(train, DatasetExamples):
+            return train.dataset
+        assert isinstance(train, TensorExamples), "what prepare() takes"
+        return TensorDataset(*train.tensors)
 
     @property
     def clocks_per_pass(self) -> int:

@@ -35,7 +35,27 @@ class BatchState(Enum):
     BACKWARD = "has gradients"
 
 
-class Loop:
+class PassOverData:
+    """What a loader tells of its data, as torch's DataLoader does."""
+
+    _prepared: Prepared
+
+    def __len__(self) -> int:
+        """Clocks of one pass over the data."""
+        return self._prepared.clocks_per_pass
+
+    @property
+    def dataset(self) -> Any:
+        """The training items."""
+        return self._prepared.dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Items of a clock, over all machines together."""
+        return self._prepared.batch_size
+
+
+class Loop(PassOverData):
     """The batches of one machine, in its script's thread."""
 
     def __init__(self, prepared: Prepared, ask: Callable[[Answer], Turn]) -> None:
@@ -59,10 +79,6 @@ class Loop:
         ]
         self._settings = settings_of(prepared.optimizer)
         self._take_over()
-
-    def __len__(self) -> int:
-        """Clocks of one pass over the data."""
-        return self._prepared.clocks_per_pass
 
     def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
         """Before the loop: `add` an evaluation to what was prepared."""

@@ -171,6 +171,20 @@ def test_a_body_may_change_its_batch_in_place(tmp_path: Path) -> None:
     assert found == trained(plain, tmp_path / "plain", clocks=2).summary["params_sha256"]
 
 
+WRITTEN = """
+assert (len(loader), len(loader.dataset), loader.batch_size) == (10, 640, 64)
+assert torch.equal(loader.dataset[7][0], torch.from_numpy(x[7]))
+"""
+
+
+@pytest.mark.parametrize(
+    "data", ["(x, y)", "torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))"]
+)
+def test_a_loader_tells_of_its_data_as_those_of_torch_do(tmp_path: Path, data: str) -> None:
+    prepare = PREPARE.replace("(x, y)", data) + WRITTEN
+    trained(script(tmp_path, prepare=prepare, rest=loop(WRITTEN + BODY)), tmp_path, clocks=2)
+
+
 DRAWN = "torch.rand(3), np.random.rand(), next(iter(torch.utils.data.DataLoader(x[:4])))\n"
 
 
