@@ -106,6 +106,10 @@ class CudaStepper(Stepper):
         self._resident = self._on_device
         return self._on_device
 
+    def let_go(self) -> None:
+        super().let_go()
+        self._on_device = torch.empty(0, dtype=self.flat.dtype, device=self.device)
+
     def use(self, tables: Mapping[str, Array], rows: Mapping[str, Array] | None = None) -> None:
         """Copy parameters and buffers from the tables of a clock to the device, when all are here."""
         if self._resident is not None:

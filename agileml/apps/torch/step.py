@@ -78,6 +78,11 @@ class Stepper:
         self.flat.point(self._resident)
         return self._resident
 
+    def let_go(self) -> None:
+        """Let go of the parameters' and the gradient's memory. The module's hooks keep the stepper itself."""
+        self._parameters, self._address, self._kept = None, 0, None
+        self.flat.empty()
+
     def use(self, tables: Mapping[str, Array], rows: Mapping[str, Array] | None = None) -> None:
         """Take parameters and buffers from the tables of a clock. Parameters may still be on their way.
 

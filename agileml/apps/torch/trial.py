@@ -39,15 +39,16 @@ def try_batches(
             for _ in range(times):
                 _step(stepper, batch, tables)
             exported(tables, stepper.flat)  # what the end of the run writes
-    if data.test is None or not len(data.test):
-        return
-    items = min(len(data.test), MOST_ITEMS)
-    with tried_test_batch(items):
-        batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
-        if stepper is not None:
-            stepper.use(tables)
-            with evaluating(stepper.module):
-                stepper.judged(batch)
+    if data.test is not None and len(data.test):
+        items = min(len(data.test), MOST_ITEMS)
+        with tried_test_batch(items):
+            batch = placed_batch(data.test.take(np.arange(items)), items, None, stepper)
+            if stepper is not None:
+                stepper.use(tables)
+                with evaluating(stepper.module):
+                    stepper.judged(batch)
+    if stepper is not None:
+        stepper.let_go()  # this process stays for all of the run
 
 
 def placed_batch(tree: Any, items: int, augment: Augment | None, stepper: Stepper | None) -> Batch:

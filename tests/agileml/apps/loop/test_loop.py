@@ -1,6 +1,7 @@
 """A loop of the user's own: what it computes, and the same bits whichever machines go through it."""
 
 import copy
+import gc
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -196,6 +197,20 @@ def test_random_numbers_between_batches_are_not_those_of_a_batch(tmp_path: Path)
     found = [app.process(unit, share, tables).tables["parameters"] for unit, share in (*units, *units)]
     for before, after in zip(found[:2], found[2:], strict=True):
         np.testing.assert_array_equal(before, after)
+    app.ended()
+
+
+def test_the_loop_that_was_tried_leaves_no_model_in_memory(tmp_path: Path) -> None:
+    """The process that starts a run stays for all of it, beside the machines or on a small computer."""
+    size = 1234 * 24
+    text = HEAD.replace("nn.Linear(12, 24)", "nn.Linear(12, 1234), nn.Linear(1234, 24)")
+    app = ScriptModule(Settings(model={"script": script(tmp_path, head=text)}, slices=2))
+    app.check()
+    gc.collect()
+    found = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    assert [each.shape for each in found if each.untyped_storage().nbytes() >= 4 * size] == []
+    table = next(iter(app.tables()))
+    assert app.initial(table).any()
     app.ended()
 
 
