@@ -172,8 +172,9 @@ class ScriptModule(TorchModule):
         stepper.turn_of = self._turn
         return stepper
 
-    def _turn(self) -> tuple[int, float]:
-        return self._clock // self.prepared.clocks_per_pass, self.prepared.factor(self._clock)
+    def _turn(self) -> tuple[int, int, float]:
+        found, clock = self.prepared, self._clock
+        return clock // found.clocks_per_pass, found.schedule_steps(clock), found.factor(clock)
 
     def loss_scale(self) -> LossScaleRule | None:
         return self.prepared.loss_scale

@@ -24,6 +24,7 @@ from agileml.apps.loop.own_optimizers import arguments_of, plain
 # By section key, torch's name. All but the first two are the same for all groups.
 OF_GROUP = {"learning_rate": "lr", "weight_decay": "weight_decay"}
 TORCH = "torch"  # the kind of a section whose steps an optimizer of torch takes
+OVERRIDDEN = ("step", "state_dict")  # of a schedule, in the loop
 # Settings that the engine has no step for.
 OFF = {"amsgrad": False, "maximize": False, "dampening": 0, "lr_decay": 0, "initial_accumulator_value": 0}
 
@@ -212,32 +213,42 @@ class TorchSchedule:
             raise InputError(
                 "prepare(): the schedule is over another optimizer, expected the one that is prepared"
             )
-        # The schedule reads and writes the settings of the groups alone: one number stands for the parameters of each.
-        groups = [
-            {**_numbers(group), "params": [nn.Parameter(torch.zeros(1))]}
-            for group in self.optimizer.param_groups
-        ]
-        own = torch.optim.SGD([group["params"][0] for group in groups], lr=1.0)
-        own.param_groups = groups
-        self._copy = self._copied(own)
-        self._groups = groups
+        self._first = [_numbers(group) for group in self.optimizer.param_groups]
+        self._copy = self._copied()
+        self._groups = self._copy.optimizer.param_groups
         self._before = self._beside()
         self._factors = [self._factor()]
 
-    def _copied(self, optimizer: torch.optim.Optimizer) -> Any:
-        """The schedule over another optimizer. A function that is a method of the user's keeps its object, which may
-        hold the model, the data and open files. Raises InputError for one that cannot be copied."""
-        memo: dict[int, Any] = {id(self.optimizer): optimizer}
+    def _copied(self) -> Any:
+        """The schedule as it was, over an optimizer of its own. A function that is a method of the user's keeps its
+        object, which may hold the model, the data and open files. Raises InputError for one that cannot be copied."""
+        # The schedule reads and writes the settings of the groups alone: one number stands for the parameters of each.
+        groups = [{**group, "params": [nn.Parameter(torch.zeros(1))]} for group in self._first]
+        own = torch.optim.SGD([group["params"][0] for group in groups], lr=1.0)
+        own.param_groups = groups
+        memo: dict[int, Any] = {id(self.optimizer): own}
         for function in _functions(self.schedule):
             if isinstance(function, MethodType):
                 memo[id(function.__self__)] = function.__self__
         try:
-            return copy.deepcopy(self.schedule, memo)
+            copied = copy.deepcopy(self.schedule, memo)
         except Exception as error:  # whatever an object of the user's raises
             raise InputError(
                 f"prepare(): {type(self.schedule).__name__} cannot be copied ({type(error).__name__}: "
                 f"{' '.join(str(error).split())}), expected a schedule of functions of the number of steps"
             ) from error
+        for name in OVERRIDDEN:
+            vars(copied).pop(name, None)
+        return copied
+
+    def state(self, steps: int) -> Any:
+        """The schedule's state dict after so many of its steps."""
+        with self._lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            copied = self._copied()
+            for _ in range(steps):
+                copied.step()
+            return copied.state_dict()
 
     def factor(self, steps: int) -> float:
         """The factor of the rates after so many steps of the schedule."""

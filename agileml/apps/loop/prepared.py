@@ -71,9 +71,11 @@ class Prepared:
 
     def factor(self, clock: int) -> float:
         """The factor of the learning rates at a clock."""
-        if self.schedule is None:
-            return 1.0
-        return self.schedule.factor(clock // self.clocks_per_pass if self.per_pass else clock)
+        return 1.0 if self.schedule is None else self.schedule.factor(self.schedule_steps(clock))
+
+    def schedule_steps(self, clock: int) -> int:
+        """The schedule's steps before a clock."""
+        return clock // self.clocks_per_pass if self.per_pass else clock
 
 
 def prepared_from(

@@ -218,6 +218,7 @@ class Loop(PassOverData):
         if self._prepared.schedule is not None:
             schedule = self._prepared.schedule.schedule
             schedule.step = MethodType(lambda _, epoch=None: self._schedule(), schedule)
+            schedule.state_dict = MethodType(lambda _: self._schedule_state(), schedule)
 
     def _scale(self) -> float:
         return 1.0 if self._turn is None or self._turn.loss_scale is None else self._turn.loss_scale
@@ -242,6 +243,11 @@ class Loop(PassOverData):
             raise InputError(
                 'schedule.step(): found a second call in one pass, expected one for each, or schedule_every="batch"'
             )
+
+    def _schedule_state(self) -> Any:
+        """Called in the place of schedule.state_dict()."""
+        assert self._prepared.schedule is not None
+        return self._prepared.schedule.state(0 if self._turn is None else self._turn.steps)
 
     def _expected(self) -> Sequence[float]:
         assert self._turn is not None

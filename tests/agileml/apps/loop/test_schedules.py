@@ -11,9 +11,10 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import agileml
-from agileml.application import InputError
+from agileml.application import InputError, Settings, Unit
+from agileml.apps.loop.module import ScriptModule
 from agileml.apps.loop.optimizers import TorchSchedule
-from tests.agileml.apps.loop.scripts import OPTIMIZER, PREPARE, loop, script, values
+from tests.agileml.apps.loop.scripts import BODY, OPTIMIZER, PREPARE, loop, script, values
 
 
 def model() -> nn.Module:
@@ -116,3 +117,31 @@ def test_a_schedule_of_the_users_may_be_made_of_others_and_be_stepped_once_a_pas
     result = agileml.run(values(path, clocks=8), sequential=True, out=str(tmp_path / "out"))
     rates = [row["learning_rate"] for row in result.history]
     assert rates == pytest.approx([*[0.025] * 4, *[0.0225] * 2, *[0.02025] * 2])
+
+
+SAVED = """
+rates = torch.optim.lr_scheduler
+warm = rates.LinearLR(optimizer, 0.1, total_iters=3)
+schedule = rates.SequentialLR(optimizer, [warm, rates.CosineAnnealingLR(optimizer, 20)], [3])
+"""
+
+
+def test_a_loop_may_save_the_state_of_its_schedule(tmp_path: Path) -> None:
+    """As checkpoints of a script's own do: it is what plain torch has after as many steps, and loads there."""
+    saved = tmp_path / "saved.pt"
+    rest = loop(BODY + f"schedule.step()\ntorch.save(schedule.state_dict(), {str(saved)!r})\n")
+    prepare = PREPARE.replace("=64", "=64, schedule=schedule")
+    app = ScriptModule(
+        Settings(model={"script": script(tmp_path, optimizer=OPTIMIZER + SAVED, prepare=prepare, rest=rest)})
+    )
+    tables, share = {table.name: app.initial(table) for table in app.tables()}, app.load(0)
+    for clock in range(6):  # what follows a step runs with the next batch
+        app.process(Unit(clock, 0), share, tables)
+    app.ended()
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.05, momentum=0.9)
+    plain = {"torch": torch, "optimizer": optimizer}
+    exec(SAVED, plain)
+    for _ in range(5):
+        optimizer.step()
+        plain["schedule"].step()
+    assert torch.load(saved) == plain["schedule"].state_dict()
