@@ -176,8 +176,9 @@ class FlatModule:
     def empty(self) -> None:
         """Let go of the parameters' memory; `point` gives them another."""
         self.is_emptied = True
-        for _, parameter in (*self.parameters, *self.row_parameters):
-            parameter.data = torch.zeros(1, dtype=self.dtype).expand(parameter.shape)
+        with torch._C.DisableTorchFunctionSubclass():  # what is read by row refuses all else
+            for _, parameter in (*self.parameters, *self.row_parameters):
+                parameter.data = torch.zeros((), dtype=self.dtype).expand(parameter.shape)
 
     def tensors(self, table: str) -> list[tuple[TensorSpan, Tensor]]:
         """The tensors of a table and where each lies in it."""
