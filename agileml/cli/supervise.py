@@ -93,6 +93,7 @@ def _folder(job: JobConfig, name: str, resume: str | None, *, overwrite: bool) -
     """
     from agileml.runs.folder import FolderError, check_out, files_in, new_folder, put_aside
     from agileml.runs.owner import is_alive
+    from agileml.runs.progress import Screen
     from agileml.runs.supervision import SUPERVISION, read_supervision
 
     if job.out is None:
@@ -109,7 +110,7 @@ def _folder(job: JobConfig, name: str, resume: str | None, *, overwrite: bool) -
     if before is not None and not before.is_over and not overwrite:
         if is_alive(before.process):
             raise FolderError(f"out: {out} belongs to a run that goes on (process {before.process.pid})")
-        typer.echo(f"proteus: goes on with the run in {out}", err=True)
+        print(f"proteus: goes on with the run in {out}", file=Screen())
         return out, False
     check_out(out, overwrite=overwrite)
     try:
@@ -167,6 +168,7 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     from agileml.cluster.errors import ClusterError
     from agileml.errors import CHECKPOINTS_UNREAD_CODE, HEAD_LOST_CODE, RESTARTED_CODES
     from agileml.runs.folder import RunFolder
+    from agileml.runs.progress import Screen
     from agileml.runs.supervision import SUPERVISION, read_supervision
     from agileml.session import run_job
 
@@ -191,12 +193,12 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     except ClusterError as error:
         if restart is None:
             raise
-        typer.echo(f"proteus: {error}", err=True)
+        print(f"proteus: {error}", file=Screen())
         code = HEAD_LOST_CODE  # it may come back
     except StoreError as error:
         if restart is None:
             raise
-        typer.echo(f"proteus: {error}", err=True)
+        print(f"proteus: {error}", file=Screen())
         code = CHECKPOINTS_UNREAD_CODE  # they may be read a minute later
     finally:
         if code not in RESTARTED_CODES:

@@ -5,7 +5,6 @@ This process imports the user's application, so it has no right to buy: it asks 
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ from agileml.market.nodes import JoinedNodes
 from agileml.market.service import pause
 from agileml.market.setup import LEAVE_S, MarketSetup, first_decision
 from agileml.process.spec import RunSpec
+from agileml.runs.progress import Screen
 from bidbrain.aws.buyer.client import BuyerCloud, buyer_socket
 from bidbrain.aws.buyer.messages import JobOpened, LeftBehind
 from bidbrain.aws.stack.attach import risk_of
@@ -31,7 +31,7 @@ from bidbrain.setting import Setting
 def _say_ended(machines: tuple[LeftBehind, ...]) -> None:
     if machines:
         named = ", ".join(f"{machine.instance_id} of {machine.job}" for machine in machines)
-        print(f"proteus: ended machines that an earlier job left running: {named}", file=sys.stderr)
+        print(f"proteus: ended machines that an earlier job left running: {named}", file=Screen())
 
 
 def check_offers(setting: Setting, opened: JobOpened) -> None:

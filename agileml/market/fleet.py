@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from agileml.market.service import MarketBackend, NotGivenBackError, OpenMarket
 from agileml.market.setup import MarketSetup
 from agileml.market.trainer import MarketTime, RunTrainer
 from agileml.runs.folder import MARKET, RunFolder
+from agileml.runs.progress import Screen
 from agileml.runs.supervision import read_supervision
 from bidbrain.live.estimators import Estimator
 from bidbrain.live.journal import Closing, Journal, JournalError
@@ -239,7 +239,7 @@ class MarketFleet:
         assert self._folder is not None
         self.left = sentence
         self._folder.events.write(MarketLeftOpen(sentence))
-        print(f"proteus: {sentence}", file=sys.stderr)
+        print(f"proteus: {sentence}", file=Screen())
 
 
 def _sentence(error: BaseException) -> str:

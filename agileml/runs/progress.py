@@ -155,9 +155,8 @@ def parse_line(text: str) -> tuple[Snapshot, float | None] | None:
 
 
 class Screen:
-    """Standard error, where a full disk or a terminal that has gone costs what is shown, and never the run.
-
-    A pipe whose reader has gone is an error as usual.
+    """Standard error, where a full disk, a terminal or a pipe's reader that has gone costs what is shown, and never the
+    run: Ctrl-C ends the `tee` of a pipe before the run has said a word.
     """
 
     def write(self, text: str) -> int:
@@ -178,8 +177,6 @@ class Screen:
     def _tried(do: Callable[[], T], otherwise: T) -> T:
         try:
             return do()
-        except BrokenPipeError:
-            raise
         except OSError:
             return otherwise
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from agileml.config.job import JobConfig
 from agileml.errors import RunError
 from agileml.runs.folder import BEST
+from agileml.runs.progress import Screen
 from agileml.runs.report.market import endings
 from agileml.runs.supervision import Restart
 from agileml.session.session import run
@@ -38,8 +38,8 @@ def run_job(
         )
     except RunError as error:
         if error.trace:
-            print(error.trace.rstrip(), file=sys.stderr)
-        print(f"proteus: {error}", file=sys.stderr)
+            print(error.trace.rstrip(), file=Screen())
+        print(f"proteus: {error}", file=Screen())
         return error.exit_code
     metrics = ", ".join(f"{key} {value:.4g}" for key, value in result.metrics.items())
     done = f"done: {result.summary['clocks']} clocks"

@@ -202,7 +202,7 @@ class _Session:
         check_place(self.spec)
         layout = self.job.layout
         identity = Identity.of(self.config, layout.tables, self.spec.application, layout.borders)
-        resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=sys.stderr))
+        resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=Screen()))
 
     def _finish_in(self, train: Any) -> Result:
         before = self.continued
@@ -238,7 +238,7 @@ class _Session:
         if isinstance(self.config.market, CloudMarketConfig) and not self.is_reference:
             worked, told = kind_of(self.config.market).keep(folder)
             if told:
-                to = sys.stdout if worked else sys.stderr
+                to = sys.stdout if worked else Screen()
                 print(f"kept {told}" if worked else f"proteus: {told}", file=to)
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:

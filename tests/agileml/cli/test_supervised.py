@@ -38,7 +38,9 @@ clocks_per_pass: 4
 """
 
 
-def begin_again(folder: Path, place: Path, clock: int, *events: RunEvent) -> tuple[int, str]:
+def begin_again(
+    folder: Path, place: Path, clock: int, *events: RunEvent, screen: int = subprocess.PIPE
+) -> tuple[int, str]:
     """(exit code, what it said) of a restart, of a run with these events, whose supervisor knew of this clock."""
     out = folder / "run"
     out.mkdir()
@@ -51,7 +53,7 @@ def begin_again(folder: Path, place: Path, clock: int, *events: RunEvent) -> tup
     (folder / "job.yaml").write_text(JOB)
     words = ["--set", f"checkpoint.path={place}", "--out", str(out), "--supervised"]
     command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, cwd=folder, stderr=screen, text=True, check=False, timeout=600)
     return done.returncode, done.stderr
 
 
@@ -70,6 +72,14 @@ def test_a_restart_that_cannot_read_the_checkpoints_does_not_begin_at_the_start(
     (tmp_path / "file").write_text("no folder")
     code, said = begin_again(tmp_path, tmp_path / "file" / "saved", clock, ClockDone(50, 0.1, 10, 0.1))
     assert "saved could not be read" in said
+    assert_tried_again(tmp_path, code, said)
+
+
+def test_a_restart_that_cannot_say_why_it_ends_is_tried_again_all_the_same(tmp_path: Path) -> None:
+    """As where what it prints goes to a full disk."""
+    (tmp_path / "file").write_text("no folder")
+    with open("/dev/full", "w") as full:
+        code, said = begin_again(tmp_path, tmp_path / "file" / "saved", 50, screen=full.fileno())
     assert_tried_again(tmp_path, code, said)
 
 
