@@ -16,11 +16,10 @@ import typer
 
 if TYPE_CHECKING:
     from agileml.config.job import JobConfig
-    from agileml.runs.supervision import Restart
+    from agileml.runs.supervision import Restart, Supervision
 
 SUPERVISED = "--supervised"  # tells the run's process that it has a supervisor
 CHECKPOINTS = "checkpoints"  # in the run's folder, where the config names no place
-BAD_INPUT = 2
 PR_SET_PDEATHSIG = 1
 
 
@@ -42,6 +41,7 @@ def supervise(
     from agileml.checkpoints.errors import CheckpointError
     from agileml.config.market import CloudMarketConfig
     from agileml.runs.folder import has_earlier
+    from agileml.session.restarts import BAD_INPUT
     from agileml.session.supervisor import Supervisor
 
     out, is_new = _folder(job, name, resume, overwrite=overwrite)
@@ -68,7 +68,7 @@ def supervise(
     try:
         code = Supervisor(command, out, newest_clock, say).run(most)
     finally:
-        is_forgotten = (code == BAD_INPUT and is_new) or has_earlier(out)
+        is_forgotten = (code == BAD_INPUT and is_new and _is_over(out)) or has_earlier(out)
         if is_forgotten:
             _forget(out)
     if isinstance(job.market, CloudMarketConfig) and not is_forgotten and not _is_over(out):
@@ -161,7 +161,7 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
 
     Its end is the end of the run, unless a restart cures it: the head has died, the controller for good, all reliable
-    machines have, or a restart cannot read the checkpoints.
+    machines have, or a restart ends before it goes on with the run.
     Raises what `run_job` raises.
     """
     from agileml.checkpoints.errors import StoreError
@@ -201,11 +201,29 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
         print(f"proteus: {error}", file=Screen())
         code = CHECKPOINTS_UNREAD_CODE  # they may be read a minute later
     finally:
-        if code not in RESTARTED_CODES:
-            record = read_supervision(out)
-            if record is not None:  # else somebody has removed the folder
-                RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
+        record = read_supervision(out)  # None: somebody has removed the folder
+        is_over = code not in RESTARTED_CODES and (restart is None or (record and _goes_on(out, record)))
+        if record is not None and is_over:
+            RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
     return code
+
+
+def _goes_on(out: Path, record: Supervision) -> bool:
+    """True once the restart of a record goes on with the run.
+
+    The run has begun with the same input: if a restart refuses that, as data on a file system that is not mounted yet,
+    it may be there a minute later.
+    """
+    from agileml.events.run import RunRestarted
+    from agileml.events.schema import SchemaError
+    from agileml.runs.event_log import EVENTS, read_backwards
+
+    try:
+        events = (each.event for each in read_backwards(out / EVENTS))
+        newest = next((event for event in events if isinstance(event, RunRestarted)), None)
+    except (OSError, SchemaError):
+        return False
+    return newest is not None and newest.count == len(record.restarts)
 
 
 def _continued(restart: Restart, out: Path, place: str, resume: str | None) -> tuple[str | None, Restart]:

@@ -12,6 +12,7 @@ from agileml.errors import CHECKPOINTS_UNREAD_CODE, CONTROLLER_LOST_CODE, HEAD_L
 from agileml.runs.supervision import Restart
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+BAD_INPUT = 2
 
 
 class Next(StrEnum):
@@ -46,6 +47,8 @@ def cause_of(code: int) -> str:
         return "its controller did not come back"
     if code == CHECKPOINTS_UNREAD_CODE:
         return "its checkpoints could not be read"
+    if code == BAD_INPUT:
+        return "its input was refused"
     if code < 0:
         names = {each.value: each.name for each in signal.Signals}
         return f"its process was ended by {names.get(-code, f'signal {-code}')}"

@@ -39,7 +39,7 @@ clocks_per_pass: 4
 
 
 def begin_again(
-    folder: Path, place: Path, clock: int, *events: RunEvent, screen: int = subprocess.PIPE
+    folder: Path, place: Path, clock: int, *events: RunEvent, screen: int = subprocess.PIPE, job: str = JOB
 ) -> tuple[int, str]:
     """(exit code, what it said) of a restart, of a run with these events, whose supervisor knew of this clock."""
     out = folder / "run"
@@ -50,16 +50,16 @@ def begin_again(
     log.close()
     restart = Restart(time.time(), "its process was ended by SIGKILL", clock)
     (out / SUPERVISION).write_text(Supervision(this_process(), 10, (restart,)).to_text())
-    (folder / "job.yaml").write_text(JOB)
+    (folder / "job.yaml").write_text(job)
     words = ["--set", f"checkpoint.path={place}", "--out", str(out), "--supervised"]
     command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", *words]
     done = subprocess.run(command, cwd=folder, stderr=screen, text=True, check=False, timeout=600)
     return done.returncode, done.stderr
 
 
-def assert_tried_again(folder: Path, code: int, said: str) -> None:
+def assert_tried_again(folder: Path, code: int, said: str, expected: int = CHECKPOINTS_UNREAD_CODE) -> None:
     """The supervisor, or a service manager, gives the same command again."""
-    assert code == CHECKPOINTS_UNREAD_CODE, said
+    assert code == expected, said
     record = read_supervision(folder / "run")
     assert record is not None
     assert not record.is_over
@@ -81,6 +81,16 @@ def test_a_restart_that_cannot_say_why_it_ends_is_tried_again_all_the_same(tmp_p
     with open("/dev/full", "w") as full:
         code, said = begin_again(tmp_path, tmp_path / "file" / "saved", 50, screen=full.fileno())
     assert_tried_again(tmp_path, code, said)
+
+
+def test_a_restart_whose_data_is_not_there_just_now_is_tried_again(tmp_path: Path) -> None:
+    """As on a file system that is not mounted yet after a reboot. The run had begun with the same config."""
+    job = JOB.replace(
+        "kind: blobs, examples: 200, features: 5, classes: 3", "kind: npz, path: share/data.npz"
+    )
+    code, said = begin_again(tmp_path, tmp_path / "saved", 0, ClockDone(5, 0.1, 10, 0.1), job=job)
+    assert "data.path" in said and "share/data.npz" in said
+    assert_tried_again(tmp_path, code, said, 2)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +211,27 @@ def test_checkpoints_that_the_new_run_needs_or_that_are_elsewhere_stay(tmp_path:
         place = None if resume is None else str(tmp_path / resume)
         _folder(job_in(out, **more), "job", place, overwrite=True)
         assert sorted(os.listdir(out)) == [EARLIER, "checkpoints"]
+
+
+@pytest.mark.parametrize("is_over", [True, False], ids=["a new run", "a run that had begun"])
+def test_only_a_new_run_whose_input_is_refused_is_forgotten(
+    is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that had begun goes on with the same command once its data is there again."""
+
+    class Refused:
+        def __init__(self, command: object, folder: Path, *_: object) -> None:
+            self._folder = folder
+
+        def run(self, most: int) -> int:
+            (self._folder / SUPERVISION).write_text(Supervision(this_process(), most, (), is_over).to_text())
+            return 2
+
+    monkeypatch.setattr("agileml.session.supervisor.Supervisor", Refused)
+    assert supervise(job_in(tmp_path / "run"), "job", [], None, 1, overwrite=False) == 2
+    assert (tmp_path / "run").exists() is not is_over
+    if not is_over:
+        assert read_supervision(tmp_path / "run") is not None
 
 
 def test_a_supervisor_that_cannot_say_why_starts_the_run_again_all_the_same(

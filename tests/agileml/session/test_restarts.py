@@ -24,6 +24,7 @@ def restarts(*clocks: int) -> list[Restart]:
         (STATE_LOST_CODE, "the machines that held its state have ended"),
         (CONTROLLER_LOST_CODE, "its controller did not come back"),
         (CHECKPOINTS_UNREAD_CODE, "its checkpoints could not be read"),
+        (2, "its input was refused"),
         (1, "its process ended without a result (exit code 1)"),
     ],
 )
