@@ -6,8 +6,8 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,14 +38,46 @@ def supervise(
 
     Raises BadParameter, FolderError, ConfigError.
     """
+    with ExitStack() as stack:
+        if job.out is not None:
+            stack.enter_context(_alone_in(Path(job.out)))
+        out, is_new = _folder(job, name, resume, overwrite=overwrite)
+        if job.out is None:
+            stack.enter_context(_alone_in(out))
+        return _supervise(supervised_config(job, out), out, options, resume, most, is_new=is_new)
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Keep others from supervising a run in a folder, which is made if need be. Raises FolderError."""
+    from agileml.runs.folder import FolderError, check_out
+    from agileml.runs.supervision import alone, read_supervision
+
+    if not os.path.isdir(out):
+        check_out(out)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FolderError(f"out: {error.filename} cannot be written: {error.strerror}") from None
+    with alone(out) as is_alone:
+        if not is_alone:
+            record = None
+            with suppress(OSError, ValueError):  # its supervisor has not written it yet
+                record = read_supervision(out)
+            who = "" if record is None else f" (process {record.process.pid} of {record.process.host})"
+            raise FolderError(f"out: {out} belongs to a run that goes on{who}")
+        yield
+
+
+def _supervise(
+    job: JobConfig, out: Path, options: Sequence[str], resume: str | None, most: int, *, is_new: bool
+) -> int:
     from agileml.checkpoints.errors import CheckpointError
     from agileml.config.market import CloudMarketConfig
     from agileml.runs.folder import has_earlier
     from agileml.session.restarts import BAD_INPUT
     from agileml.session.supervisor import Supervisor
 
-    out, is_new = _folder(job, name, resume, overwrite=overwrite)
-    job = supervised_config(job, out)
     assert job.checkpoint is not None
     places = [job.checkpoint.path, resume]
 
@@ -132,9 +164,10 @@ def _is_place(resume: str | None, folder: Path) -> bool:
 def _forget(out: Path) -> None:
     """Leave nothing of a run that could not begin: what was in its folder before is there again."""
     from agileml.runs.folder import put_back
-    from agileml.runs.supervision import SUPERVISION
+    from agileml.runs.supervision import LOCK, SUPERVISION
 
-    (out / SUPERVISION).unlink(missing_ok=True)
+    for name in (SUPERVISION, LOCK):
+        (out / name).unlink(missing_ok=True)
     with suppress(OSError):
         put_back(out)
         out.rmdir()
@@ -176,7 +209,7 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     out = Path(job.out)
     job = supervised_config(job, out)
     assert job.checkpoint is not None
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _die_with_supervisor(out)
     restart = _restart(out)
     code = None
     try:
@@ -206,6 +239,17 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
         if record is not None and is_over:
             RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
     return code
+
+
+def _die_with_supervisor(out: Path) -> None:
+    """Raise FolderError if it has died already: nobody would end this process when the same command goes on."""
+    from agileml.runs.folder import FolderError
+    from agileml.runs.supervision import read_supervision
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    record = read_supervision(out)
+    if record is not None and record.process.pid != os.getppid():
+        raise FolderError(f"{SUPERVISED}: process {record.process.pid}, which supervises {out}, has ended")
 
 
 def _goes_on(out: Path, record: Supervision) -> bool:

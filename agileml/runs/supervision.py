@@ -6,8 +6,11 @@ the run.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 from agileml.events.run import Process
 
 SUPERVISION = "supervision.json"
+LOCK = ".supervision.lock"  # in the folder too, while a supervisor lives
 VERSION = 1
 
 
@@ -60,3 +64,41 @@ def read_supervision(folder: Path) -> Supervision | None:
         return Supervision.from_text((folder / SUPERVISION).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """Be the only supervisor in a folder. Yields False where another one lives, perhaps on another host that shares the
+    folder. Where there can be no locks, nobody can tell.
+    """
+    path = folder / LOCK
+    while True:
+        is_alone = True
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:
+            yield True
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_alone = False
+        except OSError:  # a file system without locks
+            pass
+        if _is_at(path, file):
+            break
+        os.close(file)  # its holder has ended meanwhile and removed it
+    try:
+        yield is_alone
+    finally:
+        with suppress(OSError):
+            if is_alone and _is_at(path, file):
+                path.unlink()
+        os.close(file)
+
+
+def _is_at(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False

@@ -26,7 +26,7 @@ from agileml.events.schema import RunEvent
 from agileml.runs.event_log import EVENTS, EventLog
 from agileml.runs.folder import EARLIER, MODEL, FolderError, RunFolder
 from agileml.runs.owner import this_process
-from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
+from agileml.runs.supervision import SUPERVISION, Restart, Supervision, alone, read_supervision
 from agileml.session.supervisor import Supervisor
 from tests.agileml.checkpoints.rig import write
 
@@ -39,7 +39,13 @@ clocks_per_pass: 4
 
 
 def begin_again(
-    folder: Path, place: Path, clock: int, *events: RunEvent, screen: int = subprocess.PIPE, job: str = JOB
+    folder: Path,
+    place: Path,
+    clock: int,
+    *events: RunEvent,
+    screen: int = subprocess.PIPE,
+    job: str = JOB,
+    supervisor: Process | None = None,
 ) -> tuple[int, str]:
     """(exit code, what it said) of a restart, of a run with these events, whose supervisor knew of this clock."""
     out = folder / "run"
@@ -49,7 +55,7 @@ def begin_again(
         log.write(event)
     log.close()
     restart = Restart(time.time(), "its process was ended by SIGKILL", clock)
-    (out / SUPERVISION).write_text(Supervision(this_process(), 10, (restart,)).to_text())
+    (out / SUPERVISION).write_text(Supervision(supervisor or this_process(), 10, (restart,)).to_text())
     (folder / "job.yaml").write_text(job)
     words = ["--set", f"checkpoint.path={place}", "--out", str(out), "--supervised"]
     command = [sys.executable, "-m", "agileml.cli", "run", "job.yaml", *words]
@@ -81,6 +87,14 @@ def test_a_restart_that_cannot_say_why_it_ends_is_tried_again_all_the_same(tmp_p
     with open("/dev/full", "w") as full:
         code, said = begin_again(tmp_path, tmp_path / "file" / "saved", 50, screen=full.fileno())
     assert_tried_again(tmp_path, code, said)
+
+
+def test_a_process_whose_supervisor_died_before_it_began_does_not_begin(tmp_path: Path) -> None:
+    """The same command goes on with the run: two processes would train it."""
+    ended = Process(this_process().host, 1 << 22, 1.0)
+    code, said = begin_again(tmp_path, tmp_path / "saved", 0, supervisor=ended)
+    assert f"process {1 << 22}, which supervises {tmp_path / 'run'}, has ended" in said
+    assert_tried_again(tmp_path, code, said, 2)
 
 
 def test_a_restart_whose_data_is_not_there_just_now_is_tried_again(tmp_path: Path) -> None:
@@ -211,6 +225,36 @@ def test_checkpoints_that_the_new_run_needs_or_that_are_elsewhere_stay(tmp_path:
         place = None if resume is None else str(tmp_path / resume)
         _folder(job_in(out, **more), "job", place, overwrite=True)
         assert sorted(os.listdir(out)) == [EARLIER, "checkpoints"]
+
+
+def test_one_folder_has_one_supervisor_wherever_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two hosts share the folder: a process of the other one is not seen here."""
+    begun: list[Path] = []
+
+    class Begun:
+        def __init__(self, command: object, folder: Path, *_: object) -> None:
+            begun.append(folder)
+
+        def run(self, most: int) -> int:
+            return 0
+
+    monkeypatch.setattr("agileml.session.supervisor.Supervisor", Begun)
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / SUPERVISION).write_text(Supervision(Process("elsewhere", 7, 1.0), 1).to_text())
+    before = contents(out)
+    with alone(out) as is_alone:  # the supervisor on that host
+        assert is_alone
+        for overwrite in (False, True):
+            with pytest.raises(FolderError, match=r"belongs to a run that goes on \(process 7 of elsewhere\)"):
+                supervise(job_in(out), "job", [], None, 1, overwrite=overwrite)
+    assert not begun
+    assert contents(out) == before
+    assert supervise(job_in(out), "job", [], None, 1, overwrite=False) == 0
+    assert begun == [out]
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize("is_over", [True, False], ids=["a new run", "a run that had begun"])
