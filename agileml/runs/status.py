@@ -24,7 +24,7 @@ from agileml.runs.event_log import EVENTS, read_backwards
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
 from agileml.runs.owner import has_ended, is_alive, owner_of
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
-from agileml.runs.summary import clocks_kept
+from agileml.runs.summary import clocks_kept, stopped_in
 from agileml.runs.thinning import clocks_of
 
 
@@ -65,7 +65,7 @@ def read_status(folder: Path) -> RunStatus:
     if events_of(log, RunFailed):
         state = State.BROKEN
     elif (folder / SUMMARY).is_file():
-        state = State.STOPPED if events_of(log, RunStopped) else State.DONE
+        state = State.DONE if stopped_in(log) is None else State.STOPPED
     else:
         state = State.BROKEN if has_ended(process, folder) else State.RUNNING
     return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), seconds)
@@ -103,10 +103,10 @@ def snapshot_of(log: Log, clocks: int) -> Snapshot:
                 now = replace(now, spent_usd=usd)
             case RunStopped() | RunFinished():
                 now = replace(now, note="")
-    if stopped := events_of(log, RunStopped):  # the clocks after its last cut do not count
-        kept = [done for done in clocks_kept(log) if done.clock <= stopped[-1].clock]
+    if stopped := stopped_in(log):  # the clocks after its last cut do not count
+        kept = [done for done in clocks_kept(log) if done.clock <= stopped.clock]
         loss = kept[-1].loss if kept and math.isfinite(kept[-1].loss) else now.loss
-        now = replace(now, clock=stopped[-1].clock, loss=loss)
+        now = replace(now, clock=stopped.clock, loss=loss)
     return now
 
 

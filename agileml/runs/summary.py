@@ -45,13 +45,13 @@ def summarize(
     versions: Mapping[str, str],
 ) -> dict[str, Any]:
     """The content of summary.json. `log` is in the order of time."""
-    clocks, stopped = clocks_kept(log), events_of(log, RunStopped)
+    clocks, stopped = clocks_kept(log), stopped_in(log)
     checkpoints = events_of(log, CheckpointSaved)
     return {
         "params_sha256": params_sha256,
         # In a long log one event stands for many clocks, perhaps for some before a stop and some after it.
-        "clocks": stopped[-1].clock if stopped else max((done.clock for done in clocks), default=0),
-        "stopped": bool(stopped),
+        "clocks": stopped.clock if stopped else max((done.clock for done in clocks), default=0),
+        "stopped": stopped is not None,
         "clocks_redone": clocks_redone(log),
         "loss": clocks[-1].loss if clocks else None,
         "metrics": dict(metrics),
@@ -101,8 +101,16 @@ def fired_in(log: Log) -> set[int]:
 def clocks_kept(log: Log) -> list[ClockDone]:
     """The clocks that were done, without those after the cut that a stopped run ended with."""
     done = [each.event for each in clocks_of(log)]
-    stopped = events_of(log, RunStopped)
-    return [each for each in done if each.clock <= stopped[-1].clock] if stopped else done
+    stopped = stopped_in(log)
+    return [each for each in done if each.clock <= stopped.clock] if stopped else done
+
+
+def stopped_in(log: Log) -> RunStopped | None:
+    """The stop that the run ended with; None without one, and where the run went on after it in a new process: the one
+    that was told to stop had died before it wrote the result.
+    """
+    ends = [each.event for each in log if isinstance(each.event, RunStopped | RunRestarted)]
+    return ends[-1] if ends and isinstance(ends[-1], RunStopped) else None
 
 
 def stages(log: Log) -> list[int]:

@@ -28,7 +28,6 @@ from agileml.events.run import (
     CutCommitted,
     RunFailed,
     RunFinished,
-    RunStopped,
     StagesArranged,
     StepsLogged,
 )
@@ -37,6 +36,7 @@ from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError, RunFolder
 from agileml.runs.progress import Progress, Snapshot
+from agileml.runs.summary import stopped_in
 
 REPLAY_KEY = "--replay"
 STANDING_S = 1.0  # between two events of how the run stands
@@ -167,10 +167,9 @@ def _told(value: Any) -> str:
 
 def end_of(log: Log, clocks: int) -> int | None:
     """The clock whose cut is the result of a run, or the newest cut of one that was broken off; None: there is none."""
-    stopped = [each.clock for each in events_of(log, RunStopped)]
-    failed = [each.clock for each in events_of(log, RunFailed)]
-    if stopped or failed:
-        return (stopped or failed)[-1]
+    failed = events_of(log, RunFailed)
+    if end := stopped_in(log) or (failed[-1] if failed else None):
+        return end.clock
     if events_of(log, RunFinished):
         return clocks
     return max((cut.clock for cut in events_of(log, CutCommitted)), default=None)

@@ -248,7 +248,9 @@ def test_one_folder_has_one_supervisor_wherever_it_lives(
     with alone(out) as is_alone:  # the supervisor on that host
         assert is_alone
         for overwrite in (False, True):
-            with pytest.raises(FolderError, match=r"belongs to a run that goes on \(process 7 of elsewhere\)"):
+            with pytest.raises(
+                FolderError, match=r"belongs to a run that goes on \(process 7 of elsewhere\)"
+            ):
                 supervise(job_in(out), "job", [], None, 1, overwrite=overwrite)
     assert not begun
     assert contents(out) == before

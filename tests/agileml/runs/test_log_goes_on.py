@@ -16,6 +16,7 @@ from agileml.events.run import (
     MachineReleased,
     MachinesJoined,
     Process,
+    RunFinished,
     RunRestarted,
     RunStarted,
     RunStopped,
@@ -30,9 +31,11 @@ from agileml.runs.history import ClockRow
 from agileml.runs.loggers.files import CsvLogger, JsonlLogger
 from agileml.runs.owner import owner_of, this_process
 from agileml.runs.report.view import PageView
+from agileml.runs.status import snapshot_of
 from agileml.runs.summary import machines, summarize
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 from agileml.session.continued import Continued
+from agileml.session.one_process import end_of
 from tests.agileml.events.samples import changed
 
 HERE = Process("here", 7, 1.0)
@@ -187,6 +190,19 @@ def test_a_stopped_run_has_the_clocks_of_its_model_whatever_a_long_log_adds_up()
     config = from_values({"application": "mlr", "data": {"kind": "digits"}, "clocks": 100})
     found = summarize(log, config, params_sha256="", metrics={}, split={}, versions={})
     assert found["stopped"] and found["clocks"] == 36
+
+
+def test_a_stop_whose_process_died_before_the_result_is_no_end_of_a_run_that_went_on() -> None:
+    """The process was short of memory when it put the result together. The same command went on with the run."""
+    stopped: list[tuple[float, RunEvent]] = [(3.0, RunStopped(20)), *ONE_RESTART[6:]]
+    rest: list[tuple[float, RunEvent]] = [(20.0, ClockDone(40, 0.1, 8, 0.1)), (21.0, RunFinished(21.0))]
+    log = [Logged(t_s, event) for t_s, event in (*ONE_RESTART[:6], *stopped, *rest)]
+    config = from_values({"application": "mlr", "data": {"kind": "digits"}, "clocks": 40})
+    found = summarize(log, config, params_sha256="", metrics={}, split={}, versions={})
+    assert (found["stopped"], found["clocks"], found["loss"]) == (False, 40, 0.1)
+    now = snapshot_of(log, 40)
+    assert (now.clock, now.loss) == (40, 0.1)
+    assert end_of(log, 40) == 40
 
 
 def test_a_run_without_restarts_says_nothing_of_them() -> None:
