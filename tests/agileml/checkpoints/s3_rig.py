@@ -43,6 +43,7 @@ class FaultyS3:
     url: str = ""
     choose: Callable[[str], Fault | None] = lambda _: None
     fired: list[tuple[Fault, str]] = field(default_factory=list)
+    takes_checksums: bool = True  # those of S3's protocol, which many other services do not take
 
     def at_random(self, seed: int, rate: float) -> None:
         """Any request meets any passing fault with probability `rate`."""
@@ -86,6 +87,11 @@ class FaultyS3:
 def _faulty(application: Any, state: FaultyS3) -> Any:
     def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ['QUERY_STRING']}"
+        if not state.takes_checksums and "HTTP_X_AMZ_SDK_CHECKSUM_ALGORITHM" in environ:
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response("400 Bad Request", [("Content-Type", "application/xml")])
+            told = "Unsupported header 'x-amz-sdk-checksum-algorithm' received for this API call."
+            return [f"<Error><Code>InvalidArgument</Code><Message>{told}</Message></Error>".encode()]
         fault = state.choose(request)
         if fault is Fault.BREAK and environ["REQUEST_METHOD"] != "GET":
             fault = None  # that the answer was lost, not the deed, is another matter

@@ -34,7 +34,7 @@ def server() -> Iterator[FaultyS3]:
 def s3(server: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
     for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": server.url}.items():
         monkeypatch.setenv(name, value)
-    server.choose, server.fired = lambda _: None, []
+    server.choose, server.fired, server.takes_checksums = lambda _: None, [], True
     yield server
     server.choose = lambda _: None
     client = server.client()
@@ -80,6 +80,35 @@ def test_pieces_that_fail_are_sent_again_and_a_broken_download_goes_on(s3: Fault
     assert newest_read(store, BIG) == CutId(1, 1)
     assert {fault for fault, _ in s3.fired} == {Fault.SLOW_DOWN, Fault.RESET, Fault.INTERNAL, Fault.BREAK}
     assert s3.uploads() == []
+
+
+def test_a_service_without_checksums_of_its_own_keeps_checkpoints(s3: FaultyS3) -> None:
+    """As many that are not AWS', which refuse what boto3 sends unless it is told otherwise."""
+    s3.takes_checksums = False
+    store = S3Store(BUCKET, "elsewhere", piece_bytes=PIECE)
+    store.probe()
+    write(store, CutId(1, 1), elements=BIG)
+    assert newest_read(store, BIG) == CutId(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("https://s3.eu-central-003.backblazeb2.com", "when_required"),
+        ("http://minio:9000", "when_required"),
+        ("https://bucket.vpce-1a2b.s3.us-east-1.vpce.amazonaws.com", "when_supported"),
+        (None, "when_supported"),
+    ],
+)
+def test_aws_itself_checks_each_upload(
+    address: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    if address is not None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+    assert S3Store(BUCKET, "a")._client.meta.config.request_checksum_calculation == expected
 
 
 def test_a_download_goes_on_after_a_broken_tls_record(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
