@@ -130,6 +130,7 @@ class ManifestWriter:
         self._report = report
         self._warn = warn
         self._threads: list[threading.Thread] = []
+        self._told = ""  # why old checkpoints stay, as it was said last
 
     def ask(self, seal: Seal) -> None:
         """Start to write the manifest of a checkpoint."""
@@ -153,10 +154,14 @@ class ManifestWriter:
             self._report(SealFailed(seal.name, _sentence(error)))
             return
         self._report(Sealed(seal.name))
+        stays = ""
         try:
             checkpoint.prune(store, self._spec.config.checkpoint.keep)
         except Exception as error:  # the next checkpoint tries again
-            self._warn(f"old checkpoints stay: {_sentence(error)}")
+            stays = f"old files of checkpoints stay: {_sentence(error)}"
+        if stays and stays != self._told:  # without a right, each time: once a minute, for weeks
+            self._warn(stays)
+        self._told = stays
 
 
 def _sentence(error: Exception) -> str:

@@ -9,12 +9,25 @@ import pytest
 from botocore.response import StreamingBody
 from urllib3.exceptions import SSLError
 
-from agileml.checkpoints.checkpoint import Check, NotThereError, StoreError, newest, prune, survey
+from agileml.checkpoints.checkpoint import (
+    Check,
+    NotThereError,
+    StoreError,
+    newest,
+    prune,
+    survey,
+    write_part,
+)
 from agileml.checkpoints.opening import open_store
 from agileml.checkpoints.s3 import S3Store
 from agileml.cli import main
+from agileml.config.job import from_values
+from agileml.core.protocol.commands import Seal
+from agileml.core.protocol.messages import Saved
 from agileml.core.protocol.view import CutId
-from tests.agileml.checkpoints.rig import newest_read, write, writers
+from agileml.process.checkpoint_io import ManifestWriter
+from agileml.process.spec import RunSpec
+from tests.agileml.checkpoints.rig import IDENTITY, cut_of, newest_read, write, writers
 from tests.agileml.checkpoints.s3_rig import BUCKET, ENVIRONMENT, Fault, FaultyS3, faulty_s3
 
 pytestmark = pytest.mark.aws
@@ -158,6 +171,32 @@ def test_uploads_of_killed_writers_are_swept(s3: FaultyS3) -> None:
     write(store, CutId(2, 1))
     assert prune(store, 2) == []
     assert s3.uploads() == ["swept/clock-9-1/part-0.safetensors", "swept/mine"]
+
+
+def test_a_right_that_is_missing_is_told_once_in_a_run(s3: FaultyS3) -> None:
+    """Each checkpoint would say it again, every minute for weeks."""
+    place = {"application": "mf", "clocks": 8, "checkpoint": {"path": f"s3://{BUCKET}/rights", "keep": 1}}
+    warned: list[str] = []
+    spec = RunSpec("run", from_values(place))
+    writer = ManifestWriter(spec, IDENTITY, lambda _: None, warned.append)
+
+    def save(clock: int) -> None:
+        name, store = CutId(clock, 1), spec.stores()[0]
+        part = write_part(store, name, 0, cut_of(name, 0))
+        writer.ask(Seal(name, (Saved(name, 0, part.bytes, part.sha256, ()),)))
+        writer.finish(60.0)
+
+    s3.choose = lambda request: Fault.DENIED if request.startswith("GET") and "uploads" in request else None
+    for clock in (1, 2, 3):
+        save(clock)
+    assert [one.name.clock for one in survey(spec.stores()[0], Check.CHECKSUMS)] == [3]
+    assert warned == [
+        f"old files of checkpoints stay: s3://{BUCKET}/rights could not be cleaned of broken uploads: AccessDenied: No"
+    ]
+    s3.choose = lambda request: Fault.DENIED if request.startswith("DELETE") else None
+    for clock in (4, 5):
+        save(clock)
+    assert len(warned) == 2 and "clock-3-1/manifest.json could not be removed" in warned[1]
 
 
 def test_what_cannot_be_reached_is_one_sentence(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
