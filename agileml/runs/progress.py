@@ -181,6 +181,12 @@ class Screen:
             return otherwise
 
 
+def _console() -> Console:
+    # FORCE_COLOR makes every file a terminal to rich: a block that is drawn anew eight times a second would fill a log.
+    is_file = not sys.stderr.isatty()
+    return Console(file=cast("IO[str]", Screen()), stderr=True, force_interactive=False if is_file else None)
+
+
 class Progress:
     """A context manager; `show` may be called at any rate."""
 
@@ -193,7 +199,7 @@ class Progress:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`every_s`: seconds between plain lines; a change of stage, machines or note is shown at once."""
-        self._console = console or Console(file=cast("IO[str]", Screen()), stderr=True)
+        self._console = console or _console()
         self._clocks, self._every_s, self._clock_s = clocks, every_s, clock_s
         self._rate = Rate()
         self._losses = Losses()
@@ -202,7 +208,7 @@ class Progress:
         self._said_s = -math.inf
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._live = Live(console=self._console, refresh_per_second=8, transient=False)
             self._live.start()
         return self
