@@ -24,9 +24,13 @@ def is_here(process: Process) -> bool:
 
 
 def is_alive(process: Process) -> bool:
-    """True for a process of this host that runs."""
+    """True for a process of this host that runs; one that has ended may be there for as long as its parent does not
+    ask, as a notebook or the first process of a container.
+    """
     try:
-        return is_here(process) and process.was_created(psutil.Process(process.pid).create_time())
+        found = psutil.Process(process.pid)
+        is_it = is_here(process) and process.was_created(found.create_time())
+        return is_it and found.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

@@ -25,6 +25,7 @@ from agileml.runs.folder import CONFIG, SUMMARY, FolderError
 from agileml.runs.owner import has_ended, is_alive, owner_of
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import clocks_kept, stopped_in
+from agileml.runs.supervision import read_supervision
 from agileml.runs.thinning import clocks_of
 
 
@@ -53,6 +54,10 @@ def read_status(folder: Path) -> RunStatus:
     """The status of the run in a folder. Raises FolderError."""
     import yaml
 
+    if (supervisor := _beginning(folder)) is not None:
+        nothing = Snapshot(0, 0, None, 0, 0, 0, "begins")
+        state = State.BROKEN if has_ended(supervisor, folder) else State.RUNNING
+        return RunStatus(folder, state, supervisor, nothing, None, 0.0)
     try:
         process = owner_of(folder)
         log = newest_events(folder / EVENTS)
@@ -69,6 +74,17 @@ def read_status(folder: Path) -> RunStatus:
     else:
         state = State.BROKEN if has_ended(process, folder) else State.RUNNING
     return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), seconds)
+
+
+def _beginning(folder: Path) -> Process | None:
+    """The supervisor of a run that reads its data, which may take minutes, and has no log and no config there yet."""
+    if (folder / EVENTS).exists() and (folder / CONFIG).exists():
+        return None
+    try:
+        supervision = read_supervision(folder)
+    except (OSError, ValueError):
+        return None
+    return None if supervision is None or supervision.is_over else supervision.process
 
 
 def newest_events(path: Path) -> list[Logged[RunEvent]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agileml.cli import jobs, main
@@ -18,6 +20,7 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.job_server import SubmittedJob
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
+from agileml.events.run import Process
 from agileml.runs.event_log import EVENTS, EventLog
 from agileml.runs.folder import CONFIG, FolderError, check_out
 from agileml.runs.owner import this_process
@@ -239,6 +242,28 @@ def test_a_supervised_run_that_has_begun_no_more_than_its_log_is_running(tmp_pat
     (tmp_path / SUPERVISION).write_text(Supervision(this_process(), 3).to_text())
     found = read_status(tmp_path)
     assert (found.state, found.snapshot.clock, found.seconds) == (State.RUNNING, 0, 0.0)
+
+
+def test_a_supervised_run_that_reads_its_data_can_be_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which may take minutes, and has no log until then."""
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
+    try:
+        process = Process(socket.gethostname(), supervisor.pid, psutil.Process(supervisor.pid).create_time())
+        (tmp_path / SUPERVISION).write_text(Supervision(process, 3).to_text())
+        assert read_status(tmp_path).state is State.RUNNING
+        with pytest.raises(SystemExit) as ended:
+            main(["stop", str(tmp_path)])
+        assert not ended.value.code
+        said = capsys.readouterr().out
+        assert "asked to end" in said and "ended without a result" in said
+        assert supervisor.wait(60) == -signal.SIGTERM
+    finally:
+        supervisor.kill()
+        supervisor.communicate()
 
 
 def test_a_folder_without_a_run_is_a_sentence(tmp_path: Path) -> None:

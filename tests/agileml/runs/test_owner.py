@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from agileml.events.run import RunStarted
+from agileml.events.run import Process, RunStarted
 from agileml.runs.event_log import EventLog, is_written, read_events
 from agileml.runs.folder import FolderError, RunFolder, check_out
-from agileml.runs.owner import this_process
+from agileml.runs.owner import is_alive, this_process
 
 
 @pytest.mark.parametrize("result", ["model.safetensors", None])
@@ -42,3 +45,16 @@ def test_a_log_is_written_until_it_is_closed_also_when_a_new_file_takes_its_plac
     log = EventLog(path, continue_at_s=1.0)
     assert is_written(path)
     log.close()
+
+
+def test_a_process_that_has_ended_is_not_alive_though_its_parent_does_not_ask() -> None:
+    """As where a notebook or the first process of a container started the run: nobody could go on with it."""
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    process = Process(this_process().host, child.pid, psutil.Process(child.pid).create_time())
+    assert is_alive(process)
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.pid_exists(child.pid)
+    assert not is_alive(process)
+    child.wait()
