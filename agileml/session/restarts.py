@@ -13,6 +13,7 @@ from agileml.runs.supervision import Restart
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 BAD_INPUT = 2
+SUPERVISOR_ENDED = "its supervisor had ended"  # the cause of the first restart when the same command goes on
 
 
 class Next(StrEnum):
@@ -73,7 +74,9 @@ def judge(
     if is_stopping:
         told = f"{cause} after it was told to stop; the same command goes on from {from_where}"
         return RestartVerdict(Next.STOP, 0.0, cause, told, clock)
-    in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, reversed(restarts)))
+    # The same command, given again, tries as often again.
+    of_this_command = takewhile(lambda each: each.cause != SUPERVISOR_ENDED, reversed(restarts))
+    in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, of_this_command))
     if in_a_row >= most:
         told = f"{cause}; given up after {most} restarts from {from_where}, none of which reached a newer checkpoint"
         return RestartVerdict(Next.GIVE_UP, 0.0, cause, told, clock)

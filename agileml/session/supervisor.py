@@ -23,7 +23,7 @@ from agileml.runs.folder import RunFolder, StorageError
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
 from agileml.session.places import return_to
-from agileml.session.restarts import LONGEST_WAIT_S, Next, judge, known_clock
+from agileml.session.restarts import LONGEST_WAIT_S, SUPERVISOR_ENDED, Next, judge, known_clock
 
 
 class Supervisor:
@@ -59,7 +59,7 @@ class Supervisor:
             with suppress(StorageError):
                 self._write(before)
             clock = known_clock(self._newest_clock(), before.restarts)
-            self._begin_again(before, "its supervisor had ended", clock)
+            self._begin_again(before, SUPERVISOR_ENDED, clock)
         for number in SIGNALS:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._forward)
