@@ -101,8 +101,12 @@ class Supervisor:
 
     def _run_child(self) -> int:
         return_to(self._base)
-        # A process group of its own: Ctrl-C reaches the supervisor, which passes it on once.
-        self._child = subprocess.Popen([*self._command], process_group=0)
+        try:
+            # A process group of its own: Ctrl-C reaches the supervisor, which passes it on once.
+            self._child = subprocess.Popen([*self._command], process_group=0)
+        except OSError as error:  # as of a host that is short of memory or processes
+            self._say(f"the run's process could not be started: {error}")
+            return 1
         if self._stopping.is_set():
             self._child.terminate()
         return self._child.wait()

@@ -143,6 +143,23 @@ def test_a_process_that_always_dies_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_signals_as_before")
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    """As where the host is short of memory or processes, or its Python is just being replaced."""
+    python = tmp_path / "python"
+    said: list[str] = []
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        if not python.exists():
+            python.symlink_to(sys.executable)
+
+    (tmp_path / "child.py").write_text(CHILD)
+    command = [str(python), str(tmp_path / "child.py"), str(tmp_path), "0"]
+    assert Supervisor(command, tmp_path, lambda: 0, say).run(3) == 3, said
+    assert "could not be started" in said[0] and "goes on" in said[1]
+
+
+@pytest.mark.usefixtures("_signals_as_before")
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_full_disk_holds_a_restart_up_until_there_is_room(tmp_path: Path, is_stopped: bool) -> None:
     (tmp_path / "child.py").write_text(CHILD)
