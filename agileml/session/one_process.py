@@ -35,7 +35,7 @@ from agileml.events.schema import Log, SchemaError, events_of
 from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError, RunFolder
-from agileml.runs.progress import Progress, Snapshot
+from agileml.runs.progress import Progress, Screen, Snapshot
 from agileml.runs.summary import stopped_in
 
 REPLAY_KEY = "--replay"
@@ -110,23 +110,58 @@ def check_verify(config: JobConfig) -> None:
         )
 
 
+class _StoppedError(Exception):
+    """Told to stop in the middle."""
+
+
 def train_again(
-    application: Application, job: Job, config: JobConfig, plan: StagePlan | None, log: Log
-) -> Mapping[str, Array]:
-    """The tables of the same job trained in this process, by the log of a whole run where the bits follow from it.
+    application: Application,
+    job: Job,
+    config: JobConfig,
+    plan: StagePlan | None,
+    log: Path,
+    is_stopped: Callable[[], bool],
+) -> Mapping[str, Array] | None:
+    """The tables of the same job trained in this process, by the log of a whole run where the bits follow from it;
+    None where it is told to stop before its end.
 
     plan: where the layers of a pipeline are cut.
     """
+
+    def done(number: int, loss: float, examples: int) -> bool:
+        if is_stopped():
+            raise _StoppedError
+        return False
+
+    print("proteus: trains the same job in one process, to compare; Ctrl-C leaves that out", file=Screen())
+    try:
+        return _trained_again(application, job, config, plan, read_events(log, steps=True), done)
+    except _StoppedError:
+        return None
+
+
+def _trained_again(
+    application: Application,
+    job: Job,
+    config: JobConfig,
+    plan: StagePlan | None,
+    log: Log,
+    done: Callable[[int, float, int], bool],
+) -> Mapping[str, Array]:
     if job.elastic is not None:
         steps = logged_steps(log, config, job.layout.partitions, config.clocks)
-        return Stepwise(application, job.optimizer, job.parts, steps).train().tables
+        return Stepwise(application, job.optimizer, job.parts, steps, done).train().tables
     if is_logged(config):
         assert plan is not None and job.pipeline is not None
         stages = stages_in(events_of(log, StagesArranged), config.clocks)
-        again = StagesReplay(application, job.optimizer, job.parts, plan, job.pipeline)
+        again = StagesReplay(application, job.optimizer, job.parts, plan, job.pipeline, done)
         return again.train(stages, config.clocks).tables
     return train(
-        application, optimizer=job.optimizer, clocks=config.clocks, parts=config.units_per_slice
+        application,
+        optimizer=job.optimizer,
+        clocks=config.clocks,
+        parts=config.units_per_slice,
+        on_clock=done,
     ).tables
 
 

@@ -28,7 +28,7 @@ STANDARDS = {
 def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
     """The lines at the end of a run of `clocks`, beside its metrics: the comparison with one process, the bill."""
     lines = []
-    if "same_as_sequential" in summary:
+    if summary.get("same_as_sequential") is not None:  # None: told to stop before it knew
         same = "the same bits as" if summary["same_as_sequential"] else "NOT the same bits as"
         lines.append(f"{same} one process that trained the same job")
     if "same_as_replayed" in summary:

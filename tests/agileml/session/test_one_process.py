@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from agileml.config.job import dump, from_values
+from agileml.config.job import dump, from_values, load
 from agileml.config.text import ConfigError
 from agileml.events.run import ClockDone, CutCommitted, RunFinished, RunStopped, StepsLogged
+from agileml.process.spec import RunSpec
 from agileml.runs.event_log import EVENTS, EventLog, read_events
-from agileml.runs.folder import FolderError
+from agileml.runs.folder import FolderError, params_sha256
+from agileml.runs.report.market import endings
 from agileml.session import run
-from agileml.session.one_process import end_of, read_replay
+from agileml.session.one_process import end_of, read_replay, train_again
 from tests.agileml.process.engine_rig import Rig
 from tests.agileml.process.test_engine import MLR, job
 
@@ -95,6 +97,24 @@ def test_a_folder_without_the_steps_is_a_sentence(recorded: tuple[Path, str], tm
     (tmp_path / EVENTS).write_text(lines[0])
     with pytest.raises(FolderError, match="holds no cut"):
         read_replay(tmp_path, config)
+
+
+@pytest.mark.parametrize("kind", ["elastic", "bsp"])
+def test_a_comparison_that_is_told_to_stop_is_left_out(kind: str, recorded: tuple[Path, str]) -> None:
+    """It may take as long as all machines together took; the run has its result and writes its summary."""
+    folder = recorded[0]
+    config = load(folder / "config.yaml") if kind == "elastic" else from_values(job(MLR, clocks=6))
+    spec = RunSpec("run", config)
+    application = spec.build()
+    rules = spec.job(application)
+    whole = train_again(application, rules, config, None, folder / EVENTS, lambda: False)
+    assert whole is not None
+    if kind == "elastic":
+        assert params_sha256(whole) == recorded[1]
+    asked = iter((False, False, True))
+    assert train_again(application, rules, config, None, folder / EVENTS, lambda: next(asked)) is None
+    assert not list(asked)
+    assert endings({"same_as_sequential": None}, 6) == []
 
 
 def test_the_result_of_a_run_is_that_of_its_last_cut(recorded: tuple[Path, str]) -> None:
