@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
 from agileml.events.run import ClockDone, MembershipChanged, Process, RunRestarted
+from agileml.events.schema import SchemaError
 from agileml.events.sums import ClocksDone
 from agileml.runs.event_log import EVENTS, iterate_events, read_backwards
-from agileml.runs.folder import MARKET, RunFolder
+from agileml.runs.folder import MARKET, FolderError, RunFolder
 from agileml.runs.supervision import Restart, read_supervision
 
 if TYPE_CHECKING:
@@ -31,7 +32,14 @@ class Continued:
 
     @classmethod
     def of(cls, folder: Path, restart: Restart) -> Continued:
-        """Read the end of the log in `folder`. Raises SchemaError, OSError."""
+        """Read the end of the log in `folder`. Raises FolderError, OSError."""
+        try:
+            return cls._of(folder, restart)
+        except SchemaError as error:
+            raise FolderError(f"out: {folder} holds no run to go on with ({error})") from None
+
+    @classmethod
+    def _of(cls, folder: Path, restart: Restart) -> Continued:
         clock = epoch = None
         for each in read_backwards(folder / EVENTS):
             match each.event:

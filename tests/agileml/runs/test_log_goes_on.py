@@ -120,6 +120,15 @@ def test_the_end_of_the_log_says_where_the_run_was(tmp_path: Path) -> None:
     assert owner_of(tmp_path) == this_process()  # not the process that has died
 
 
+def test_a_log_with_a_damaged_line_is_one_sentence(tmp_path: Path) -> None:
+    """As a power failure may leave one in the middle of a block."""
+    with_log(tmp_path, [changed(3, Trigger(Cause.START))])
+    with (tmp_path / EVENTS).open("ab") as damaged:
+        damaged.write(b"\0\0\0\n")
+    with pytest.raises(FolderError, match=r"holds no run to go on with \(.*events\.jsonl: found"):
+        Continued.of(tmp_path, Restart(5.0, "killed", 20))
+
+
 @pytest.mark.parametrize(("made", "name"), [(CsvLogger, "clocks.csv"), (JsonlLogger, "metrics.jsonl")])
 def test_series_go_on_behind_the_last_whole_line(made: type[Callback], name: str, tmp_path: Path) -> None:
     first, again = made(), made()
