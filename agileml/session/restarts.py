@@ -13,7 +13,6 @@ from agileml.runs.supervision import Restart
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 BAD_INPUT = 2
-SUPERVISOR_ENDED = "its supervisor had ended"  # the cause of the first restart when the same command goes on
 
 
 class Next(StrEnum):
@@ -57,12 +56,19 @@ def cause_of(code: int) -> str:
 
 
 def judge(
-    code: int, newest: int | None, restarts: Sequence[Restart], most: int, *, is_stopping: bool
+    code: int,
+    newest: int | None,
+    restarts: Sequence[Restart],
+    most: int,
+    *,
+    is_stopping: bool,
+    earlier: int = 0,
 ) -> RestartVerdict:
     """Decide whether a run begins again whose process has ended with `code` before the run was over.
 
     newest: the clock of the newest checkpoint, 0 without one; None: its place cannot be read, so what the last restart
-    knew counts. restarts: the earlier ones, the oldest first. is_stopping: the user has ended it.
+    knew counts. restarts: the earlier ones, the oldest first. is_stopping: the user has ended it. earlier: how many
+    restarts there were when the command was given, which tries as often again.
     The first restart comes at once. Another one without a newer checkpoint waits 1 s, 2 s, 4 s ... up to a minute,
     and after `most` of them the supervisor gives up.
     """
@@ -74,9 +80,7 @@ def judge(
     if is_stopping:
         told = f"{cause} after it was told to stop; the same command goes on from {from_where}"
         return RestartVerdict(Next.STOP, 0.0, cause, told, clock)
-    # The same command, given again, tries as often again.
-    of_this_command = takewhile(lambda each: each.cause != SUPERVISOR_ENDED, reversed(restarts))
-    in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, of_this_command))
+    in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, reversed(restarts[earlier:])))
     if in_a_row >= most:
         told = f"{cause}; given up after {most} restarts from {from_where}, none of which reached a newer checkpoint"
         return RestartVerdict(Next.GIVE_UP, 0.0, cause, told, clock)

@@ -23,7 +23,7 @@ from agileml.runs.folder import RunFolder, StorageError
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, read_supervision
 from agileml.session.places import return_to
-from agileml.session.restarts import LONGEST_WAIT_S, SUPERVISOR_ENDED, Next, judge, known_clock
+from agileml.session.restarts import LONGEST_WAIT_S, Next, judge, known_clock
 
 
 class Supervisor:
@@ -51,6 +51,7 @@ class Supervisor:
         most: restarts in a row without a newer checkpoint.
         """
         before = read_supervision(self._folder)
+        earlier = 0
         if before is None:
             self._write(Supervision(this_process(), most))
         else:
@@ -59,7 +60,8 @@ class Supervisor:
             with suppress(StorageError):
                 self._write(before)
             clock = known_clock(self._newest_clock(), before.restarts)
-            self._begin_again(before, SUPERVISOR_ENDED, clock)
+            self._begin_again(before, "its supervisor had ended", clock)
+            earlier = len(before.restarts) + 1
         for number in SIGNALS:
             if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._forward)
@@ -74,7 +76,8 @@ class Supervisor:
             if record.is_over:
                 return 128 - code if code < 0 else code
             newest = self._newest_clock()
-            verdict = judge(code, newest, record.restarts, most, is_stopping=self._stopping.is_set())
+            is_stopping = self._stopping.is_set()
+            verdict = judge(code, newest, record.restarts, most, is_stopping=is_stopping, earlier=earlier)
             self._say(verdict.reason)
             is_over = verdict.next is not Next.AGAIN or self._stopping.wait(verdict.wait_s)
             if is_over or not self._begin_again(record, verdict.cause, verdict.clock):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agileml.errors import CHECKPOINTS_UNREAD_CODE, CONTROLLER_LOST_CODE, HEAD_LOST_CODE, STATE_LOST_CODE
 from agileml.runs.supervision import Restart
-from agileml.session.restarts import LONGEST_WAIT_S, SUPERVISOR_ENDED, Next, judge, missing_clock
+from agileml.session.restarts import LONGEST_WAIT_S, Next, judge, missing_clock
 
 
 def restarts(*clocks: int) -> list[Restart]:
@@ -50,11 +50,12 @@ def test_a_newer_checkpoint_begins_the_count_anew() -> None:
 
 
 def test_the_same_command_given_again_tries_as_often_again() -> None:
-    before = [*restarts(40, 40, 40), Restart(9.0, SUPERVISOR_ENDED, 40)]
-    verdict = judge(-9, 40, before, 3, is_stopping=False)
+    before = restarts(40, 40, 40, 40)
+    verdict = judge(-9, 40, before, 3, is_stopping=False, earlier=4)
     assert (verdict.next, verdict.wait_s) == (Next.AGAIN, 0.0)
     assert verdict.reason.endswith("(restart 5)")
-    assert judge(-9, 40, [*before, *restarts(40, 40, 40)], 3, is_stopping=False).next is Next.GIVE_UP
+    verdict = judge(-9, 40, [*before, *restarts(40, 40, 40)], 3, is_stopping=False, earlier=4)
+    assert verdict.next is Next.GIVE_UP
 
 
 def test_checkpoints_that_cannot_be_read_are_no_newer_ones_and_no_missing_ones() -> None:
