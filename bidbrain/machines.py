@@ -12,6 +12,8 @@ from importlib.resources import files
 from bidbrain.instants import parse_instant
 from bidbrain.money import micro_usd
 
+TABLE_REGION = "us-east-1"  # of the prices in machines.csv
+
 
 @dataclass(frozen=True)
 class MachineType:

@@ -87,8 +87,9 @@ def show(
     span = _window(window, chosen, "--window")
     known = _on_demand_prices(chosen, own, span.start_s)
     console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
+    markets = f"{len(chosen.markets)} market{'s' * (len(chosen.markets) > 1)}"
     table = Table(
-        title=f"{len(chosen.markets)} markets, {show_instant(span.start_s)} to {show_instant(span.end_s)} ($/h)",
+        title=f"{markets}, {show_instant(span.start_s)} to {show_instant(span.end_s)} ($/h)",
         title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for name in ("market", "on-demand", "mean", "median", "least", "most", "below", "changes/day"):
@@ -108,7 +109,7 @@ def show(
         )
     if not as_json:
         console.print(table)
-    for note in _notes(chosen, known, others):
+    for note in _notes(chosen, known, own, others):
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
         from bidbrain.report.markets import plot_prices
@@ -132,12 +133,18 @@ def _on_demand_prices(history: History, own: Mapping[str, int], at_s: int) -> di
     return known
 
 
-def _notes(history: History, known: Mapping[str, int], others: Collection[str]) -> list[str]:
+def _notes(
+    history: History, known: Mapping[str, int], own: Mapping[str, int], others: Collection[str]
+) -> list[str]:
     """Sentences about data that `show` lacks: on-demand prices, other products, hours without rows."""
+    from bidbrain.simulate.plan import price_notes, unused_note
+
     missing = sorted({market.instance_type for market in history.markets} - set(known))
     notes = (
         [f"no on-demand price is known for {', '.join(missing)} (--on-demand TYPE=USD)"] if missing else []
     )
+    notes += price_notes([market for market in history.markets if market.instance_type in known], own)
+    notes += unused_note("--on-demand", own, history)
     notes += _left_out(others)
     notes += [f"a hole of {hole.seconds / 3600:.0f} h without any row: {hole}" for hole in history.holes]
     return [*notes, *history.gone_notes]

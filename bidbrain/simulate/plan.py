@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bidbrain.billing.traffic import Routes, UnknownRouteError, prices_with
 from bidbrain.config import DEFAULT_SCHEMES, ConfigError, SimulateConfig, refuse_without_effect
+from bidbrain.history.locations import location_of
 from bidbrain.history.prices import ON_DEMAND_ZONE, History, Market
 from bidbrain.instants import DAY_S, Interval, parse_instant
-from bidbrain.machines import UnknownTypeError, types_at
+from bidbrain.machines import TABLE_REGION, UnknownTypeError, types_at
 from bidbrain.money import micro_usd
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.setting import (
@@ -45,6 +46,9 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
     train, evaluate = _windows(config, history, notes)
     markets = choose_markets(history, config.types, config.zones, config.product)
     markets = _priced(config, markets, evaluate, notes)
+    notes += price_notes(markets, config.on_demand)
+    for key, figures in (("on_demand", config.on_demand), ("vcpus", config.vcpus)):
+        notes += unused_note(key, figures.keys() - {config.reliable_type}, history)
     if (config.rules or "hourly_2016") == "hourly_2016" and evaluate.end_s > BIDS_ENDED_S:
         notes.append(
             "hourly_2016 bids on prices since December 2017, when EC2 gave up bidding: nobody was evicted by these "
@@ -113,6 +117,27 @@ def _priced(
         "(--on-demand TYPE=USD and --vcpus TYPE=N bring them in)"
     )
     return left
+
+
+def price_notes(markets: Iterable[Market], own: Collection[str]) -> list[str]:
+    """A sentence about on-demand prices of the table, where these markets are in another region. own: types that the
+    user gave a price for."""
+    places = {location_of(market.zone) for market in markets if market.instance_type not in own}
+    others = sorted({place.region for place in places if place is not None} - {TABLE_REGION})
+    if not others:
+        return []
+    return [
+        f"on-demand prices are those of {TABLE_REGION}, also for {', '.join(others)}: the package has no others "
+        "(--on-demand TYPE=USD)"
+    ]
+
+
+def unused_note(key: str, named: Iterable[str], history: History) -> list[str]:
+    """A sentence about types that `key` names and no market of the history has: one may be misspelt."""
+    unknown = sorted(set(named) - {market.instance_type for market in history.markets})
+    return (
+        [f"{key}: nothing comes of {', '.join(unknown)}, as the history has no such type"] if unknown else []
+    )
 
 
 def make_setting(

@@ -10,13 +10,12 @@ from ipaddress import IPv4Network
 
 from bidbrain.aws.site import HEAD_GIB, Site
 from bidbrain.aws.stack.names import names_of
-from bidbrain.machines import UnknownTypeError, find_type
+from bidbrain.machines import TABLE_REGION, UnknownTypeError, find_type
 from bidbrain.money import show_usd
 
 DISK_USD_PER_GIB_MONTH = 0.08  # gp3 in us-east-1
 ADDRESS_USD_PER_H = 0.005  # a public IPv4 address
 MONTH_H = 730
-TABLE_REGION = "us-east-1"
 TABLE = f"the package's table ({TABLE_REGION})"  # a source of prices
 LATEST_S = 1 << 40
 

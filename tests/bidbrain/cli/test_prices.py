@@ -49,6 +49,17 @@ def test_prices_show_plain_linux_where_there_are_several_products(capsys, tmp_pa
     assert {line.split(",")[0] for line in table.read_text().splitlines()[1:]} == {"c4.xlarge@z"}
 
 
+def test_prices_show_says_whose_on_demand_prices_those_are(capsys, tmp_path: Path) -> None:
+    path = tmp_path / "eu.csv"
+    days = [1_451_606_400 + 86_400 * day for day in range(3)]
+    write_rows(path, [(at_s, "c4.xlarge", "eu-central-1a", "Linux/UNIX", 50_000) for at_s in days])
+    text = proteus(capsys, "prices", "show", path, "--on-demand", "c4.xlrage=0.2")[1]
+    assert "1 market, 2016-01-01" in text
+    assert "note: on-demand prices are those of us-east-1, also for eu-central-1" in text
+    assert "note: --on-demand: nothing comes of c4.xlrage" in text
+    assert "note:" not in proteus(capsys, "prices", "show", path, "--on-demand", "c4.xlarge=0.227")[1]
+
+
 def test_a_market_without_a_price_in_the_window_has_no_figures(capsys, tmp_path: Path) -> None:
     path = tmp_path / "late.csv"
     rows = [(1_451_606_400 + 86_400 * day, f"{kind}.xlarge", "z", "Linux/UNIX", 50_000 + day)

@@ -26,3 +26,20 @@ def test_the_on_demand_price_of_linux_is_not_taken_for_another_product() -> None
     assert plan.notes[0].startswith("left out, because no on-demand price is known: c4.2xlarge ")
     plan = make_plan(SimulateConfig(**WINDOWS), history)
     assert plan.experiment.setting.reference == 209_000
+
+
+def test_a_price_of_the_table_that_may_be_wrong_or_goes_unused_is_noted() -> None:
+    """The table is that of us-east-1, and a misspelt type's price is nobody's."""
+    rows = [(START_S, 30_000), (START_S + 30 * 24 * HOUR, 29_000)]
+    home, abroad = "c4.xlarge@us-east-1a", "c4.xlarge@eu-central-1b"
+
+    def notes(*names: str, **said: object) -> str:
+        config = SimulateConfig(**WINDOWS, **said)
+        return "\n".join(make_plan(config, history_of(dict.fromkeys(names, rows), rows[-1][0])).notes)
+
+    assert "us-east-1, also for eu-central-1: the package has no others" in notes(home, abroad)
+    assert "us-east-1, also" not in notes(home)
+    assert "us-east-1, also" not in notes(home, abroad, on_demand={"c4.xlarge": 0.227})
+    assert "on_demand: nothing comes of c4.xlrage, as" in notes(home, on_demand={"c4.xlrage": 0.2})
+    named = {"on_demand": {"m4.xlarge": 0.2}, "vcpus": {"m4.xlarge": 4, "c4.xlarge": 4}}
+    assert "nothing comes" not in notes(home, reliable_type="m4.xlarge", **named)
