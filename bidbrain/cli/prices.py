@@ -198,6 +198,9 @@ def generate(
         span = Interval.parse(window)
     except ValueError as error:
         raise typer.BadParameter(f"--window: {error}") from None
+    for option, names in (("--types", types), ("--zones", zones)):
+        if not split(names):
+            raise typer.BadParameter(f"{option}: found no name, expected at least one")
     own = prices_of(on_demand, "--on-demand")
     with user_errors():
         listed = types_at([t for t in split(types) if t not in own], span.start_s, {}, {})

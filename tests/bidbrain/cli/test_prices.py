@@ -84,6 +84,7 @@ def test_a_market_without_a_price_in_the_window_has_no_figures(capsys, tmp_path:
             "no on-demand price is known for the machine type 'q7.huge'",
         ),
         (["generate", "a.csv", "--window", "x"], "is not an interval"),
+        (["generate", "a.csv", "--zones", ","], "--zones: found no name, expected at least one"),
         (
             ["generate", "a.csv", "--on-demand", "c4.xlarge=inf"],
             "--on-demand c4.xlarge: the price inf is not a",
