@@ -12,12 +12,13 @@ from bidbrain.money import micro_usd
 
 
 class FetchError(RuntimeError):
-    """AWS refused the price history; the message is one sentence."""
+    """AWS refused the price history, or could not be asked for it; the message is one sentence."""
 
 
 def fetch_rows(client: Any, window: Interval, types: Sequence[str], products: Sequence[str]) -> Iterator[Row]:
     """Rows of one region (`client`: boto3 EC2) within a window; types empty means all. Raises FetchError."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     wanted: dict[str, Any] = {
         "StartTime": datetime.fromtimestamp(window.start_s, UTC),
@@ -36,5 +37,9 @@ def fetch_rows(client: Any, window: Interval, types: Sequence[str], products: Se
                     entry["ProductDescription"],
                     micro_usd(entry["SpotPrice"]),
                 )
-    except (BotoCoreError, ClientError) as error:
+    except ClientError as error:
         raise FetchError(f"AWS refused the price history: {error}") from None
+    except BotoCoreError as error:  # no credentials, no network
+        raise FetchError(f"AWS could not be asked for the price history: {error}") from None
+    except ResponseParserError:  # the page of a proxy, for example
+        raise FetchError("what answered the question for the price history is not EC2") from None

@@ -1,5 +1,7 @@
 """`prices fetch` against moto's EC2: paginated, appended without doubles."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import boto3
@@ -74,6 +76,32 @@ def test_what_aws_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url="http://127.0.0.1:9")
     client.meta.config.retries = {"max_attempts": 0}
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(FetchError, match="AWS refused the price history") as error:
+    with pytest.raises(FetchError, match="AWS could not be asked for the price history") as error:
         list(fetch_rows(client, Interval(0, 10), [], ["Linux/UNIX"]))
     assert "\n" not in str(error.value)
+
+
+def test_the_page_of_a_proxy_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"Please log in to this network")
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.chdir(tmp_path)
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        at = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(SystemExit) as end:
+            main(["prices", "fetch", "archive.csv", "--endpoint-url", at])
+        server.shutdown()
+        thread.join()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "proteus: what answered the question for the price history is not EC2\n"
+    assert not list(tmp_path.iterdir())
