@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -51,10 +53,10 @@ def configs(
         print(by_stem[name].read_text(encoding="utf-8"), end="")
     elif as_json:
         for file in found:
-            print(json.dumps({"name": file.stem, "path": str(file), "about": _first_line(file)}))
+            print(json.dumps({"name": file.stem, "path": str(file), "about": _about(file)}))
     else:
         for file in found:
-            print(f"{file.stem:<36} {_first_line(file)}".rstrip())
+            print(f"{file.stem:<36} {_about(file)}".rstrip())
 
 
 def _copy(found: list[Path], to: Path) -> None:
@@ -76,9 +78,12 @@ def _copy(found: list[Path], to: Path) -> None:
     print(to)
 
 
-def _first_line(file: Path) -> str:
-    """The first comment of a config, which describes it; empty if it has none."""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#") and line.strip("# "):
-            return line.strip("# ")
-    return ""
+def _about(file: Path) -> str:
+    """What a config says of itself: the first sentence of its first comment, or a JSON file's `description`."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        return str(json.loads(text).get("description", ""))
+    # The comment ends at an empty line of it, or at a command, which is indented.
+    comment = "\n".join(takewhile(lambda line: re.match(r"# ?\S", line), text.splitlines()))
+    words = " ".join(comment.replace("#", " ").split())
+    return re.sub(r"\. [A-Z].*", ".", words)
