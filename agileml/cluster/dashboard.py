@@ -12,7 +12,7 @@ import urllib.request
 from typing import Any
 
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, use_tokens
+from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, no_token, use_tokens
 
 DEFAULT_GCS_PORT = 6379
 NEEDS_TOKEN, WRONG_TOKEN = 401, 403
@@ -36,9 +36,7 @@ def ask(address: str, path: str, timeout_s: float) -> Any:
             raise _no_dashboard(address, f"HTTP {error.code}") from None
     token, where = find_token()
     if token is None:
-        raise ClusterError(
-            f"address: the cluster at {address} needs a token and none was found; {HOW_TO_NAME_IT}"
-        )
+        raise no_token(address)
     try:
         found = _get(address, path, token, timeout_s / 2)
     except urllib.error.HTTPError as error:

@@ -22,7 +22,7 @@ import psutil
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.ray_startup import held_sigterm, sigterm_blocked
-from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, use_tokens, uses_tls
+from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, no_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer
 from agileml.errors import HeadLostError
 from agileml.events.terms import Tier
@@ -288,9 +288,7 @@ def _speaks(host: str, port: int, timeout_s: float) -> None:
     if code == grpc.StatusCode.UNAUTHENTICATED:
         token, where = find_token()
         if token is None:
-            raise ClusterError(
-                f"address: the cluster at {host}:{port} needs a token and none was found; {HOW_TO_NAME_IT}"
-            )
+            raise no_token(f"{host}:{port}")
         code, version = _ask(host, port, token, timeout_s / 2)
         if code == grpc.StatusCode.UNAUTHENTICATED:
             raise ClusterError(

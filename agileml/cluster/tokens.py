@@ -32,6 +32,24 @@ def find_token() -> tuple[str | None, str]:
         return None, str(file)
 
 
+def no_token(address: str) -> ClusterError:
+    """The error for a cluster that wants a token where `find_token` has found none."""
+    sentence = f"address: the cluster at {address} needs a token and none was found; {HOW_TO_NAME_IT}"
+    if named := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        sentence += f" (found {named}, {_what_is_wrong_with(Path(named))})"
+    return ClusterError(sentence)
+
+
+def _what_is_wrong_with(file: Path) -> str:
+    try:
+        file.read_text()
+    except OSError as error:
+        return f"which cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return "which is no text"
+    return "which is empty"
+
+
 def use_tokens() -> None:
     """Switch this process and its children to token mode, with the token that the variables name now.
 

@@ -184,7 +184,8 @@ def test_without_the_right_token_nothing_is_let_in(
     for find, address in ways:
         assert asked(find, address) == (
             f"address: the cluster at {address} needs a token and none was found; "
-            "set RAY_AUTH_TOKEN_PATH to the file that holds it"
+            f"set RAY_AUTH_TOKEN_PATH to the file that holds it (found {project / 'none'}, "
+            "which cannot be read: No such file or directory)"
         )
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(project / "wrong"))
     for find, address in ways:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
+from agileml.cluster.dashboard import NEEDS_TOKEN, ask
+from agileml.cluster.errors import ClusterError
 from agileml.cluster.tokens import authentication_as_before, use_tokens
 
 
@@ -22,3 +28,46 @@ def test_ray_keeps_the_token_of_the_moment_when_tokens_were_turned_on(
         use_tokens()
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
         assert token in str(AuthenticationTokenLoader.instance().get_token_for_http_header())
+
+
+@contextmanager
+def a_dashboard_that_wants_a_token() -> Iterator[str]:
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(NEEDS_TOKEN)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_file_of_the_token_that_is_named_and_holds_none_is_said_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user was told to set the variable that was set."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    (tmp_path / "empty").touch()
+    with a_dashboard_that_wants_a_token() as address:
+        with pytest.raises(
+            ClusterError, match=r"none was found; set RAY_AUTH_TOKEN_PATH to the file that holds it$"
+        ):
+            ask(address, "/api/version", 3.0)
+        for named, why in (
+            ("~/cluster-token", "cannot be read: No such file or directory"),
+            (str(tmp_path), "cannot be read: Is a directory"),
+            (str(tmp_path / "empty"), "is empty"),
+        ):
+            monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", named)
+            with pytest.raises(ClusterError) as error:
+                ask(address, "/api/version", 3.0)
+            assert str(error.value) == (
+                f"address: the cluster at {address} needs a token and none was found; "
+                f"set RAY_AUTH_TOKEN_PATH to the file that holds it (found {named}, which {why})"
+            )
