@@ -78,6 +78,10 @@ def show(
     from bidbrain.risk.book import Known, RiskBook
     from bidbrain.risk.pooled import sums_of
 
+    if not place.startswith("s3://") and not Path(place).exists():
+        raise typer.BadParameter(
+            f"{place}: no such folder, expected one or s3://BUCKET/proteus/NAME/risk of a stack"
+        )
     try:
         kept = read_kept(_objects(place))
     except OSError as error:

@@ -52,6 +52,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         code, text = told(*command)
         assert code == 2
         assert "wrong.json is a file, expected a folder or s3://BUCKET/PREFIX" in text
+    code, text = told("show", tmp_path / "nowhere")
+    assert code == 2 and "nowhere: no such folder, expected one or s3://BUCKET" in text
     code, text = told("show", "s3://bucket")
     assert code == 2
     assert "expected s3://BUCKET/PREFIX" in text
