@@ -69,6 +69,7 @@ def test_a_new_controller_notes_the_loss_of_members_and_not_of_machines_that_had
         left.extend(gone)
         (dead,) = {"m1", "m2"} - set(left)
         rig.killed |= {*left, dead}
+        rig.head.stop()  # first: it would see the machine go, and go on without it
         rig.machines[dead].stop()
         rig.kill_controller()
         for name in sorted(rig.killed):

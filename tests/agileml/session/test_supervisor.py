@@ -151,7 +151,8 @@ def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None
     def say(sentence: str) -> None:
         said.append(sentence)
         if not python.exists():
-            python.symlink_to(sys.executable)
+            python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+            python.chmod(0o755)
 
     (tmp_path / "child.py").write_text(CHILD)
     command = [str(python), str(tmp_path / "child.py"), str(tmp_path), "0"]

@@ -27,12 +27,11 @@ def an_offer_goes_beyond_the_tail(original, self, helper, share, now_ns):
         self.stop += 1
 
 
-@replaces(GivenRanges.begin, mode="dense-helped", caught_by=0)
-def a_helper_reads_the_version_of_an_earlier_clock(original, self, task, bundles):
-    """It has whole parameters already, and does not look of which clock they are."""
-    if self._known is not None:
-        self._known = task.bundle.clock, self._known[1]
-    original(self, task, bundles)
+@replaces(GivenRanges.over, mode="dense-helped", caught_by=0)
+def a_helper_reads_the_version_of_an_earlier_clock(original, self, clock):
+    """It has whole parameters already, and takes them for those of the next clock."""
+    if self._known is not None and self._known[0] <= clock:
+        self._known = clock + 1, self._known[1]
 
 
 @replaces(Worker.adopt, mode="dense-helped", caught_by=3)
