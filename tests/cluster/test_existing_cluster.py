@@ -36,6 +36,7 @@ def test_a_drained_node_leaves_without_loss(started: Started, tmp_path: Path) ->
     settings = [
         "clocks=600", "machines.transient=2", "machines.max=3", f"out={out}", "seed=7",
         "pace.unit_s=0.008",  # about 50 ms a clock, which leaves `ray drain-node` a core
+        "heartbeat.timeout_s=10",  # a machine that a busy computer starves for a second is not lost
     ]  # fmt: skip
     command = [sys.executable, "-m", "agileml.cli", "run", "configs/mlr.yaml", "--address", started.address]
     for setting in settings:
