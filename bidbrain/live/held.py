@@ -100,8 +100,7 @@ class HeldInstances:
             self.record_events(min(due), ended)
 
     def _hour_ends(self) -> list[int]:
-        held = self._job.state.held()
-        return [each.hour_start_s + HOUR_S for each in held if not each.on_demand]
+        return [each.hour_start_s + HOUR_S for each in self._job.state.held()]
 
     def catch_up(self, closing_s: int) -> None:
         """Journal the evictions and ends of hours before the job's end that came since the service last looked."""
