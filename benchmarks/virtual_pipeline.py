@@ -28,6 +28,7 @@ from agileml.application import (
     Wire,
 )
 from agileml.core.stage.pipeline_stages import StageCut
+from agileml.core.stage.unit_ranges import exchanged
 
 FORWARD = 1 / 3  # of a layer's time
 CREDIT_S = 0.003  # a wait that ended late by less is made up for by the next one
@@ -170,8 +171,9 @@ def expected_s(
     """The seconds of a clock: the slowest stage, or the busiest link where that is slower.
 
     A machine's link carries what it sends forward and back. The machines of a stage exchange their sums (all but their
-    own share, twice) when they are computed, or, without a flush before the last stage, while they compute the next
-    clock. With a flush the pipeline fills and runs empty once. `speeds`: of the stages, where they are not alike.
+    own share, and then the new weights) when they are computed, or, without a flush before the last stage, while they
+    compute the next clock. With a flush the pipeline fills and runs empty once. `speeds`: of the stages, where they
+    are not alike.
     """
     busy_s = [
         s / v for s, v in zip(stage_seconds(model, cut), speeds or [1.0] * len(cut.replicas), strict=True)
@@ -183,7 +185,7 @@ def expected_s(
         for a, b, count in zip([0, *sent], [*sent, 0], cut.replicas, strict=True)
     ]
     exchange_s = [
-        2 * (count - 1) / count * 4 * sum(layer.parameters for layer in model.layers[a:b]) / bytes_per_s
+        exchanged(model.units, count) * 4 * sum(layer.parameters for layer in model.layers[a:b]) / bytes_per_s
         for count, (a, b) in zip(cut.replicas, cut.ranges, strict=True)
     ]
     if not flushes:

@@ -16,7 +16,7 @@ from agileml.core.protocol.job import PipelineRules
 from agileml.core.protocol.view import StageGroup
 from agileml.core.stage.placement import Machines, Placement, deal_slices, spread, stripe
 from agileml.core.stage.planned_stages import planned_stages
-from agileml.core.stage.shares import counts_by_weight
+from agileml.core.stage.unit_ranges import unit_ranges
 from straggler.coverage import span
 
 Groups = list[list[str]]  # the machines of each stage
@@ -237,10 +237,9 @@ def _groups(
 
 
 def _shares(group: Sequence[str], units: int, weights: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
-    """The units of each replica: neighbours, so that their sums are few, by the machines' weights."""
-    counts = counts_by_weight(units, _weights(group, weights), {})
-    edges = accumulate((counts[node] for node in group), initial=0)
-    return tuple((node, span(a, b)) for node, (a, b) in zip(group, pairwise(edges), strict=True))
+    """The units of each replica: neighbours, by the machines' weights."""
+    found = unit_ranges(units, _weights(group, weights))
+    return tuple((node, span(*ends)) for node, ends in found.items())
 
 
 def _weights(nodes: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:

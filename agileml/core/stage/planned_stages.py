@@ -9,12 +9,13 @@ plan with the shortest clock is taken.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from agileml.core.protocol.job import PipelineRules
-from pipeline.partition.plan import Plan
+from agileml.core.stage.unit_ranges import exchanged
 from pipeline.partition.planner import Options, top_plans
 from pipeline.profile.layers import Layer, Profile
 from pipeline.topology.levels import Topology
@@ -66,11 +67,12 @@ def _planned(rules: PipelineRules, machines: int, units: int, bytes_per_s: float
     for stages in sorted({min(limit, most) for limit in LIMITS} | {most}):
         options = Options(prefixes_only=True, max_stages=stages)
         plan = top_plans(profile, topology, 1, options)[0]
-        clock_s = clock_seconds(plan, rules, units, bytes_per_s)
+        replicas = tuple(stage.replicas for stage in plan.stages)
+        found = tuple(accumulate(len(stage.layers) for stage in plan.stages))
+        ends = best_borders(rules, found, replicas, units, bytes_per_s)
+        clock_s = clock_seconds(rules, ends, replicas, units, bytes_per_s)
         alone_s = clock_s if stages == 1 else alone_s
         if best is None or clock_s < best.clock_s:
-            ends = tuple(accumulate(len(stage.layers) for stage in plan.stages))
-            replicas = tuple(stage.replicas for stage in plan.stages)
             best = PlannedStages(ends, replicas, clock_s, alone_s)
     assert best is not None, (rules, machines, units)
     return best
@@ -89,27 +91,51 @@ def _profile(rules: PipelineRules, units: int) -> Profile:
     return Profile("job", layers, tuple(pairwise(range(len(layers)))))
 
 
-def clock_seconds(plan: Plan, rules: PipelineRules, units: int, bytes_per_s: float) -> float:
-    """The seconds of a clock by a plan of all its units."""
-    unit_s = [stage.compute_s / units for stage in plan.stages]
-    busy_s = [math.ceil(units / stage.replicas) * s for stage, s in zip(plan.stages, unit_s, strict=True)]
+def best_borders(
+    rules: PipelineRules, plan: tuple[int, ...], replicas: tuple[int, ...], units: int, bytes_per_s: float
+) -> tuple[int, ...]:
+    """The ends of the stages, from those of `plan` on: a border moves while one of its places makes the clock shorter.
+
+    The optimizer has each minibatch's way there and back on one link, and knows no whole units.
+    """
+    ends, clock_s = plan, clock_seconds(rules, plan, replicas, units, bytes_per_s)
+    while True:
+        options = [
+            (*ends[:at], place, *ends[at + 1 :])
+            for at, (before, behind) in enumerate(zip((0, *ends), ends[1:], strict=False))
+            for place in range(before + 1, behind)
+        ]
+        best = min(
+            options,
+            key=lambda option: clock_seconds(rules, option, replicas, units, bytes_per_s),
+            default=ends,
+        )
+        if (best_s := clock_seconds(rules, best, replicas, units, bytes_per_s)) >= clock_s:
+            return ends
+        ends, clock_s = best, best_s
+
+
+def clock_seconds(
+    rules: PipelineRules, ends: Sequence[int], replicas: Sequence[int], units: int, bytes_per_s: float
+) -> float:
+    """The seconds of a clock. `ends`: the partition behind the last of each stage."""
+    ranges = list(pairwise((0, *ends)))
+    unit_s = [sum(rules.weights[a:b]) for a, b in ranges]
+    busy_s = [math.ceil(units / count) * s for count, s in zip(replicas, unit_s, strict=True)]
     exchange_s = [
-        2 * (stage.replicas - 1) / stage.replicas * stage.parameter_bytes / bytes_per_s
-        for stage in plan.stages
+        exchanged(units, count) * sum(rules.partition_bytes[a:b]) / bytes_per_s
+        for count, (a, b) in zip(replicas, ranges, strict=True)
     ]
-    links_s = [2 * stage.output_bytes / bytes_per_s for stage in plan.stages]
-    carried_s = max(
-        s / min(a.replicas, b.replicas)
-        for s, a, b in zip(links_s, plan.stages, [*plan.stages[1:], plan.stages[-1]], strict=True)
-    )
+    # Activations go one way and their gradients the other. A stage sends both: behind it and before it.
+    links_s = [units * rules.sent_bytes[end - 1] / bytes_per_s for end in ends[:-1]]
+    carried_s = [
+        (before + behind) / count
+        for before, behind, count in zip((0.0, *links_s), (*links_s, 0.0), replicas, strict=True)
+    ]
     if not rules.flushes:
         # What is exchanged while a stage computes shares the links with what it passes on.
-        passed_s = [
-            (before + behind) / 2 / stage.replicas
-            for before, behind, stage in zip([0.0, *links_s], links_s, plan.stages, strict=False)
-        ]
-        beside_s = [s + passed for s, passed in zip(exchange_s[:-1], passed_s, strict=False)]
-        return max(carried_s, *busy_s[:-1], *beside_s, busy_s[-1] + exchange_s[-1])
+        beside_s = [s + passed for s, passed in zip(exchange_s[:-1], carried_s, strict=False)]
+        return max(*busy_s[:-1], *beside_s, *carried_s, busy_s[-1] + exchange_s[-1])
     slowest = max(range(len(busy_s)), key=busy_s.__getitem__)
-    fill_s = sum(unit_s) - unit_s[slowest] + sum(links_s) / units
-    return max(busy_s[slowest], carried_s) + fill_s + max(exchange_s)
+    fill_s = sum(unit_s) - unit_s[slowest] + 2 * sum(links_s) / units
+    return max(busy_s[slowest], *carried_s) + fill_s + max(exchange_s)
