@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -28,6 +29,7 @@ from tests.model.schedule import (
     SHARDED,
     make_schedule,
 )
+from tests.model.simulator import Simulation
 
 # A mode of each kind; the others are for the slow tests.
 FEW = (
@@ -101,6 +103,15 @@ def test_schedules_of_every_fault() -> None:
 @pytest.mark.parametrize(("mode", "seeds"), [("dense", 8), ("ssp", 6), ("asp", 9), ("overlap", 6)])
 def test_schedules_of_faults_at_random(mode: str, seeds: int) -> None:
     assert_machines_came_and_went(assert_clean(range(seeds), mode))
+
+
+@pytest.mark.parametrize("mode", ["allreduce", "allreduce-lamb"])
+def test_a_model_of_fewer_numbers_than_partitions_could_share_is_trained_all_the_same(mode: str) -> None:
+    """A partition has at least 16 elements of a table, or none."""
+    for seed in range(2):
+        schedule = make_schedule(seed, mode)
+        algorithm = schedule.algorithm if mode.endswith(LAMB) else "adam"
+        Simulation(replace(schedule, partitions=7, algorithm=algorithm)).run()
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "allreduce"])

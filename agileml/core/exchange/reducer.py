@@ -240,8 +240,10 @@ class Reducer:
 
     def _apply(self, event: Reduced, now_s: float) -> None:
         tables = self.job.layout.tables
+        # A partition without elements of a table has no step to take there, and no state to take it with.
         blocks = tuple(
-            None if t.resident else dense_block(block) for t, block in zip(tables, event.blocks, strict=True)
+            None if t.resident or not block.size else dense_block(block)
+            for t, block in zip(tables, event.blocks, strict=True)
         )
         total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
