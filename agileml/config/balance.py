@@ -11,6 +11,7 @@ from agileml.config.section import Section, validate
 from agileml.config.text import ConfigError, show
 
 MOST_UNITS = 1 << 20  # each is computed on its own, and a set of them is a number with so many bits
+MOST_SLICES = 1 << 18  # a view names a machine for each, in one message
 Partitions = Annotated[int, Field(ge=1, le=4096)]  # each costs every worker a message a clock
 
 
@@ -70,6 +71,11 @@ def check_units(slices: int, units_per_slice: int, machines: int) -> None:
             raise ConfigError(
                 f"found {value}, expected a power of two ({_powers_around(value)})", key=(name,)
             )
+    if slices > MOST_SLICES:
+        raise ConfigError(
+            f"found {slices}, expected at most {MOST_SLICES}: units_per_slice makes more units of them",
+            key=("slices",),
+        )
     if slices * units_per_slice > MOST_UNITS:
         raise ConfigError(
             f"found {units_per_slice} with {slices} slices, expected at most {MOST_UNITS} units in all",

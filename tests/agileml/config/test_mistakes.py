@@ -34,6 +34,7 @@ MISTAKES = [
     ("active_fraction: 0", ":3: active_fraction: found 0, expected more than 0"),
     ("partitions: 1000000000", ":3: partitions: found 1000000000, expected at most 4096"),
     ("clocks_per_pass: 100000000000000000000", ":3: clocks_per_pass: found 100000000000000000000, expected less than"),
+    ("slices: 524288", ":3: slices: found 524288, expected at most 262144"),
     ("units_per_slice: 4194304", ":3: units_per_slice: found 4194304 with 8 slices, expected at most 1048576 units"),
     ("active_fraction: 1.5", ":3: active_fraction: found 1.5, expected at most 1"),
     ("data: movies.csv", ":3: data: found 'movies.csv', expected a mapping of keys"),

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from agileml.config.balance import MOST_UNITS
+from agileml.config.balance import MOST_SLICES, MOST_UNITS
 from agileml.config.job import LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S
-from agileml.core.protocol.messages import Ack, Promise, ShardState
+from agileml.core.protocol.messages import Ack, Announce, Promise, ShardState
+from agileml.core.protocol.view import INITIAL, View
 from agileml.net.keys import KeyPair
 from agileml.process.run_transport import open_transport, run_codec
 from straggler.coverage import aligned_subtrees, span
@@ -25,6 +26,13 @@ def test_bundles_of_the_most_units_travel(bundle: int) -> None:
     counted = Ack(1, 0, 5, bundle)
     header, _ = run_codec().encode(counted)
     assert run_codec().decode(header) == counted
+
+
+def test_a_view_of_the_most_slices_travels() -> None:
+    one, share, before = ("m12-r3",), (("m12-r3", span(0, MOST_SLICES)),), ("m12-r3",) * MOST_SLICES
+    told = Announce(View(1, 1, one, one, one, share, before, 0, (), 1, INITIAL), 3)
+    header, _ = run_codec().encode(told)
+    assert run_codec().decode(header) == told
 
 
 def test_a_promise_has_room_for_the_bundles_of_many_units_partitions_and_machines() -> None:
