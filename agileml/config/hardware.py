@@ -67,6 +67,16 @@ def split_of(config: JobConfig, cores: int) -> Split:
     return Split(machines.workers, threads)
 
 
+def capacity_of(config: JobConfig, cores: int, speed: float) -> float:
+    """What a machine of so many cores and this speed can compute, relative to others: by the cores that it computes
+    with, with GPUs by its processes, one for each. A stage of a pipeline computes with one thread. Raises ConfigError.
+    """
+    split = split_of(config, cores)
+    if config.pipeline is not None:
+        return speed
+    return speed * (split.workers if config.machines.gpus >= 1 else min(cores, split.workers * split.threads))
+
+
 def splits_of(config: JobConfig, cores: int) -> tuple[Split, ...]:
     """The splits that a machine tries, that of `split_of` first; one where there is nothing to choose.
 

@@ -14,7 +14,7 @@ import ray
 from agileml.application import Array
 from agileml.cluster.fleet import Admitted, Appeared, FleetEvent, Leaving, Stopping, Vanished
 from agileml.cluster.ray_cluster import HEAD_RESOURCE, TieredNode
-from agileml.config.hardware import Hardware, split_of
+from agileml.config.hardware import Hardware, capacity_of, split_of
 from agileml.core.compute.spans import Spans
 from agileml.core.protocol.commands import Finished
 from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeFailed, NodeUp, Notice, Stop
@@ -106,7 +106,8 @@ class ActorGroup:
         actor = self._actors[name]
         actor.node = replace(actor.node, speed=speed)
         hardware = self._hardware(name, actor.node)
-        actor.up = replace(actor.up, capacity=self._capacity(hardware, speed))
+        capacity = capacity_of(self._spec.config, hardware.cores, speed)
+        actor.up = replace(actor.up, capacity=capacity)
         if speed != 1.0:
             actor.stand_for(speed)
         self.tell(Admit(name, actor.up.capacity))
@@ -114,7 +115,7 @@ class ActorGroup:
     def _start(self, node: TieredNode, *, admitted: bool, deadline_s: float | None = None) -> None:
         name = self._spec.machine_name(next(self._numbers))
         hardware = self._hardware(name, node)
-        capacity = self._capacity(hardware, node.speed)
+        capacity = capacity_of(self._spec.config, hardware.cores, node.speed)
         up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity, deadline_s)
         handle = start_machine(name, node.node_id, self._spec, hardware, self._env)
         self._actors[name] = StartedActor(name, node, up, handle, handle.public_key.remote())
@@ -125,12 +126,6 @@ class ActorGroup:
         cores = max(1, int(node.cpus))
         split_of(self._spec.config, cores)
         return Hardware(cores, self._spec.speed_of(name, node.tier) * node.speed)
-
-    def _capacity(self, hardware: Hardware, speed: float) -> float:
-        """The cores (with GPUs: the processes, one for each) that a machine of this speed computes with."""
-        split = split_of(self._spec.config, hardware.cores)
-        count = split.workers if self._spec.config.machines.gpus >= 1 else split.workers * split.threads
-        return count * speed
 
     def _end(self, name: str, loss: Loss, detail: str = "") -> None:
         if name not in self._actors:

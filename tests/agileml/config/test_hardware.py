@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from agileml.config.hardware import Split, split_of, splits_of
+from agileml.config.hardware import Split, capacity_of, split_of, splits_of
 from agileml.config.job import ConfigError, from_values
 
 
 def config(machines: dict[str, Any], **more: Any) -> Any:
-    return from_values({"application": "mlr", "clocks": 9, "machines": machines, **more})
+    return from_values({"application": "mlr", "clocks": 9, "machines": machines} | more)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,27 @@ def test_a_machine_computes_with_all_its_cores(
     machines: dict[str, Any], more: dict[str, Any], cores: int, expected: Split
 ) -> None:
     assert split_of(config(machines, **more), cores) == expected
+
+
+PIPELINE = {"application": "torch", "pipeline": {"mode": "flush", "replicas": 2}}
+
+
+@pytest.mark.parametrize(
+    ("machines", "more", "cores", "expected"),
+    [
+        ({}, {}, 8, 4.0),
+        ({"workers": 2}, {}, 8, 1.0),
+        ({"gpus": 2}, {}, 36, 1.0),
+        ({}, {"model": {"threads": 4}}, 8, 4.0),
+        ({}, {"model": {"threads": 4}}, 2, 1.0),  # more threads than cores are no faster
+        ({}, PIPELINE, 8, 0.5),  # a stage has one thread
+        ({}, PIPELINE, 1, 0.5),
+    ],
+)
+def test_a_machine_counts_for_the_cores_that_it_computes_with(
+    machines: dict[str, Any], more: dict[str, Any], cores: int, expected: float
+) -> None:
+    assert capacity_of(config(machines, **more), cores, speed=0.5) == expected
 
 
 @pytest.mark.parametrize(
