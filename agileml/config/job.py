@@ -77,13 +77,16 @@ def _overlap(value: Any) -> Any:
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
 
 
+MOST_RANGE = 10_000  # each superstep is planned from so many end times of each machine
+
+
 class ConsistencyConfig(Section):
     """How old a read may be: bsp, exactly this clock; ssp, up to `slack` clocks older; asp, any; elastic, none from
     before the superstep, in which each machine makes 1 to `range` steps, as many as `objective` finds best."""
 
     kind: Literal["bsp", "ssp", "asp", "elastic"] = "bsp"
     slack: Annotated[int, Field(ge=0)] = 0
-    range: PositiveInt | None = None
+    range: Annotated[int, Field(ge=1, le=MOST_RANGE)] | None = None
     objective: Literal["rate", "wait"] | None = None
 
     @model_validator(mode="before")

@@ -41,6 +41,7 @@ MISTAKES = [
     ("model: {l2: .nan}", ":3: model.l2: found nan, expected a finite number"),
     ("consistency: {kind: bps}", ":3: consistency.kind: found 'bps', expected bsp, ssp, asp or elastic"),
     ("consistency: {kind: elastic, range: 0}", ":3: consistency.range: found 0, expected at least 1"),
+    ("consistency: {kind: elastic, range: 10001}", ":3: consistency.range: found 10001, expected at most 10000"),
     (
         "consistency: {kind: elastic, objective: speed}",
         ":3: consistency.objective: found 'speed', expected rate or wait",
