@@ -272,7 +272,12 @@ class RunSpec:
         """The config's plan as the controller runs it."""
         found: list[PlannedEvent] = []
         for event in self.config.plan:
-            found.append(_planned(event))
+            planned = _planned(event)
+            if (
+                isinstance(planned, PlannedFault) and planned.machine
+            ):  # named as at the first start of the run
+                planned = replace(planned, machine=self.machine_name(int(planned.machine[1:])))
+            found.append(planned)
         return tuple(found)
 
     def waiting_machines(self) -> dict[Tier, int]:
