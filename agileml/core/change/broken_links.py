@@ -1,9 +1,9 @@
-"""Two machines that do not reach each other, though the controller reaches both: which one the run goes on without.
+"""Chooses which of two machines to give up when they do not reach each other though the controller reaches both.
 
-Each would wait for the other for ever. Machines say with every heartbeat whom they do not reach. A dead or frozen
-machine is accused too, but it falls silent before anyone acts on that: only the time counts in which both ends are
-alive. Of the two ends the machine with more broken links is given up. It comes back once nobody accuses it for a while,
-which is twice as long each time, up to an hour, so that a link that comes and goes costs less and less.
+Each would wait for the other for ever. With every heartbeat a machine accuses those that it does not reach. Only the
+time counts in which both ends are alive: a dead or frozen machine is accused too, but falls silent before it is given
+up. Of the two ends the controller gives up the one with more broken links (`choose`). It comes back once no machine has
+accused it for a while. This time doubles with each return, up to an hour: a link that comes and goes costs ever less.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from agileml.events.terms import Tier
 
 TIMEOUTS = 3  # of heartbeats
 LEAST_S = 6.0  # a transport may take 5 s to connect again after a cut has healed
-LONGEST_S = 3600.0  # until a machine comes back whose links are whole: a run may have weeks of short breaks
+LONGEST_S = 3600.0  # without an accusation, at most: a run may have weeks of short breaks
 
 Pair = tuple[str, str]
 
 
 def patience_s(timeout_s: float) -> float:
-    """How long a link may be down before one of its ends is given up, where heartbeats have this timeout."""
+    """Seconds for which a link may be down before one of its ends is given up. `timeout_s`: that of heartbeats."""
     return max(LEAST_S, TIMEOUTS * timeout_s)
 
 
 @dataclass
 class BrokenLink:
-    """`since_s`: since then both ends were alive and one accused the other; `told_s`: when it last did."""
+    """Both ends have been alive and one has accused the other since `since_s`, the last time at `told_s`."""
 
     since_s: float
     told_s: float
 
     @property
     def for_s(self) -> float:
-        """For how long one accused the other, at least."""
+        """The least time for which one has accused the other."""
         return self.told_s - self.since_s
 
 
@@ -52,7 +52,7 @@ class GiveUp:
 
 @dataclass
 class BrokenLinks:
-    """What machines say of each other, and since when."""
+    """The links that machines report as broken, and since when."""
 
     timeout_s: float
     _links: dict[Pair, BrokenLink] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class BrokenLinks:
         return patience_s(self.timeout_s)
 
     def told(self, node: str, names: Iterable[str], now_s: float) -> None:
-        """A machine says whom it does not reach."""
+        """Record the machines that `node` does not reach."""
         for name in names:
             first, second = sorted((node, name))
             link = self._links.setdefault((first, second), BrokenLink(now_s, now_s))
@@ -73,7 +73,7 @@ class BrokenLinks:
     def judge(
         self, members: Membership, view: View | None, is_needed: Callable[[Pair], bool], now_s: float
     ) -> GiveUp | None:
-        """The machine to give up now, if there is one. At most one, because its links are settled with it."""
+        """The machine to give up now, if there is one. At most one: giving it up settles all its links."""
         self._age(members, now_s)
         down = [pair for pair in self._links if all(map(members.is_alive, pair)) and is_needed(pair)]
         late = [pair for pair in down if self._links[pair].for_s >= self.patience_s]
@@ -99,13 +99,13 @@ class BrokenLinks:
         ]
 
     def _away_s(self, member: Member) -> float:
-        """How long nobody must have accused a machine before it comes back."""
+        """Seconds without an accusation after which a machine comes back."""
         # In months a link breaks more often than that; from 2 ** 1024 on a float overflows.
         doublings = min(member.times_apart - 1, 100)
         return min(max(LONGEST_S, self.patience_s), self.patience_s * 2**doublings)
 
     def _age(self, members: Membership, now_s: float) -> None:
-        """Forget links of which nobody speaks any more; begin anew with those of which an end is not there."""
+        """Forget links that no machine reports any more; restart the time of links with an end that is not alive."""
         self._accused_s = {node: at_s for node, at_s in self._accused_s.items() if node in members.nodes}
         for pair, link in list(self._links.items()):
             ends = [members.nodes.get(node) for node in pair]
@@ -117,15 +117,15 @@ class BrokenLinks:
                 self._accuse(pair, members, now_s)
 
     def _accuse(self, pair: Pair, members: Membership, now_s: float) -> None:
-        """Put off the return of an end that was given up, if the other one is there."""
+        """Put off the return of an end that was given up, if the other end is alive."""
         for node, other in (pair, pair[::-1]):
             if members.nodes[node].is_apart and members.is_alive(other):
                 self._accused_s[node] = now_s
 
 
 def count_links(down: Iterable[Pair], serving: Collection[str]) -> Counter[str]:
-    """How many broken links speak against each machine. Those to newcomers do not speak against a machine that serves:
-    the run goes on without newcomers that do not reach it."""
+    """How many broken links count against each machine. A link between a member (`serving`) and a newcomer counts only
+    against the newcomer."""
     ends = ((node, other) for pair in down for node, other in (pair, pair[::-1]))
     return Counter(node for node, other in ends if node not in serving or other in serving)
 
@@ -133,7 +133,7 @@ def count_links(down: Iterable[Pair], serving: Collection[str]) -> Counter[str]:
 def choose(
     first: str, second: str, members: Membership, view: View | None, degree: Counter[str]
 ) -> tuple[str, str]:
-    """Which of two machines to give up, and why it."""
+    """Which of two machines to give up, and why."""
     younger = list(members.nodes)
     reasons: tuple[tuple[str, Callable[[Member], int]], ...] = (
         ("the other one is the last reliable machine", lambda m: not members.is_last_reliable(m.name)),

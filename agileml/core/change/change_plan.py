@@ -157,11 +157,11 @@ def _start(
 
 
 def _is_torn(job: Job, states: Mapping[int, ShardState]) -> bool:
-    """True in two cases, in which no machine can complete the state.
+    """True when the shards belong to different clocks and no machine can complete them. There are two cases.
 
-    A pipeline without a flush still has work in flight: that cannot go on elsewhere, no stage can undo the updates that
-    others lack, and a part of a clock was computed on weights of its own age. Or the machines share the optimizer's
-    state, and some of them have taken a step that others have not: no machine has the parameters of both clocks.
+    A pipeline without a flush has work in flight: other machines cannot continue it, because its parts were computed on
+    weights of different ages, and no stage can undo an update. Or the machines share the optimizer's state, and only
+    some of them have taken the last step: no machine has the parameters of both clocks.
     """
     flows_on = job.pipeline is not None and not job.pipeline.flushes
     if not flows_on and not job.exchange.shares_state:

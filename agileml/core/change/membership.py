@@ -38,7 +38,7 @@ class Member:
 
     def measure(self, report: Measured, unit_cost: float | None = 1.0) -> None:
         """Take a report of its totals. `unit_cost`: the work of one of its units, which differs between stages of a
-        pipeline; None: it has no units. Units of two costs say nothing of its speed."""
+        pipeline; None: it has no units. Units of different cost say nothing about its speed."""
         first, newest = self.measured or (report, report)
         units, seconds = report.units - newest.units, report.units_s - newest.units_s
         if units > 0 and seconds > 0 and unit_cost is not None and unit_cost == self.unit_cost:
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def is_apart(self) -> bool:
-        """True while the run goes on without it though it is there."""
+        """True while the controller has given it up because of a broken link."""
         return self.apart_since_s is not None
 
     @property
@@ -86,7 +86,7 @@ class Membership:
     timeout_s: float
     nodes: dict[str, Member] = field(default_factory=dict)
     checked_s: float = 0.0  # the last `check`
-    awake_since_s: float = 0.0  # it has checked without a gap since then; silence before may be its own fault
+    awake_since_s: float = 0.0  # checks came without a gap since then; earlier silence may be our own fault
 
     def up(
         self,
@@ -182,12 +182,12 @@ class Membership:
         return True
 
     def keep_apart(self, node: str, now_s: float) -> None:
-        """Go on without a machine that is there."""
+        """Give up a machine because of a broken link."""
         self.nodes[node].apart_since_s = now_s
         self.nodes[node].times_apart += 1
 
     def take_back(self, node: str) -> None:
-        """Count a machine again that was kept apart."""
+        """Use a machine again that was kept apart."""
         self.nodes[node].apart_since_s = None
 
     def apart(self) -> list[Member]:

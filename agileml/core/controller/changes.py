@@ -137,10 +137,10 @@ class MembershipChanges:
                 control.persist(record, lambda: self.committed(before))
 
     def _needed(self) -> list[str]:
-        """The machines without whose promise nothing is planned: those that may have state, or get some.
+        """The machines whose promises the plan waits for: those that may hold state, or may get some.
 
-        The others are asked as well, so that they can join as soon as they have loaded their items. But a machine that
-        is still loading may not answer for long, or never.
+        The controller asks the others too, so that they can join once they have loaded their items. But a machine that
+        is still loading may answer late or never.
         """
         members, view, machines = self._control.members, self._control.view, self._machines()
         known = {*machines.reliable, *machines.transient, *(view.members if view else ())}
@@ -152,7 +152,7 @@ class MembershipChanges:
         try:
             change = self._plan(running)
         except LostError as error:
-            # Before the first view nothing is lost, and one that loads its items may still be ready in time.
+            # Before the first view nothing is lost: a reliable machine that is still loading may become ready.
             is_coming = view is None and bool(control.members.expected().reliable)
             if not is_coming and not self._waits_for_silent(running, str(error)):
                 since_s = running.waiting_since_s

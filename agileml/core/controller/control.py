@@ -43,8 +43,8 @@ class ControllerSettings:
     partition. `worth_finishing_s`: a leaver that computes at least this long in each clock first finishes its part of
     the open clock, if its notice leaves time. `auto_stage` None: keep the thresholds of `rule`. `recut`: when stages of
     a pipeline are cut anew.
-    `max_failures`: machines on which work may fail. `ready_limit_s`: seconds after which a machine that has not loaded
-    its items is given up, and for which a planned join waits for machines that lack.
+    `max_failures`: machines on which work may fail. `ready_limit_s`: seconds after which the controller gives up a
+    machine that has not loaded its items; a planned join waits as long for missing machines.
     """
 
     rule: StageRule = field(default_factory=StageRule)
@@ -175,7 +175,7 @@ class Control:
 
     @property
     def has_heard_all(self) -> bool:
-        """True when no report of a committed clock is missing; a new controller misses none until its first report."""
+        """True when no report of a committed clock is missing, and in a new controller until the first report."""
         return self.log.heard is None or self.log.heard >= self.record.committed.clock
 
     def is_current(self, epoch: int) -> bool:

@@ -51,7 +51,7 @@ class CutKeeper:
 
     @property
     def unread(self) -> str:
-        """Why it is not known which checkpoint is the newest; empty if that is known."""
+        """Why the newest checkpoint is unknown; empty if it is known."""
         return self._unread if self._save.newest is None else ""
 
     @property
@@ -194,8 +194,8 @@ class CutKeeper:
         return left if left <= 2 * interval else interval
 
     def _latest(self, version: int) -> int:
-        """The latest clock for the next cut: one behind a clock that will be held would never be reached, because that
-        clock waits until a cut of its own is named."""
+        """The latest clock for the next cut. Training stops at a clock that will be held until a cut is named there, so
+        it would never reach a later one."""
         clocks = self._control.job.clocks
         return clocks if self._control.job.holds_every is None else min(clocks, self._next_held(version))
 
@@ -207,7 +207,7 @@ class CutKeeper:
         return first + every if first == self._control.record.committed.clock else first
 
     def limit(self) -> int:
-        """Clocks >= the limit may not start yet: a clock that is evaluated begins when the cut before it is named."""
+        """Clocks >= the limit may not start yet: training stops at a clock that will be held until its cut is named."""
         control = self._control
         if control.job.holds_every is None or control.view is None:
             return control.job.clocks

@@ -1,4 +1,4 @@
-"""Gives up one of two machines that do not reach each other, and lets it come back when they do."""
+"""Gives up one of two machines that do not reach each other, and takes it back when they do."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from agileml.events.terms import Loss, Tier
 
 
 class LinkWatch:
-    """Hears the machines' reports. A controller that takes over begins anew."""
+    """Judges the machines' reports of broken links. A new controller starts without any."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._links = BrokenLinks(control.settings.timeout_s)
 
     def told(self, node: str, message: Unreachable) -> None:
-        """A machine says whom it does not reach."""
+        """Record the machines that `node` does not reach."""
         self._links.told(node, message.names, self._control.now_s)
 
     def judge(self) -> None:
-        """Give a machine up if it is time, and take those back that are not accused any more."""
+        """Give up a machine whose link has been down too long; take back those that no machine accuses any more."""
         control = self._control
         found = self._links.judge(control.members, control.view, self._is_needed, control.now_s)
         if found is not None:
@@ -31,7 +31,7 @@ class LinkWatch:
             control.members.take_back(node)
 
     def take_back_reliable(self) -> None:
-        """Take reliable machines back if there is no other one: the others then do without what they do not reach."""
+        """Take reliable machines back while no other one is alive, although some machines do not reach them."""
         members = self._control.members
         apart = [member for member in members.apart() if member.tier is Tier.RELIABLE]
         if apart and not members.has_reliable():
@@ -39,7 +39,7 @@ class LinkWatch:
                 members.take_back(member.name)
 
     def _is_needed(self, pair: Pair) -> bool:
-        """True where the two have something to say to each other: workers of servers have not."""
+        """True if the two exchange messages. With parameter servers two machines that are only workers do not."""
         control = self._control
         job, view, running = control.job, control.view, control.change
         if job.exchange.has_replicas or job.pipeline is not None or job.helping is not None:

@@ -34,7 +34,7 @@ class Verdict:
 
 
 def is_same_work(one: Failure, other: Failure) -> bool:
-    """True where two machines failed at the same: their start, slices in common, or units in common of one clock."""
+    """True if two machines failed at the same work: their start, slices in common, or units in common of one clock."""
     if one.work is not other.work:
         return False
     if one.work in (Task.START, Task.SERVE):
@@ -68,7 +68,7 @@ def _traces(*cases: Case) -> str:
 
 
 class Quarantine:
-    """Keeps the failures of a run's machines, and sends machines away. A controller that takes over begins anew."""
+    """Keeps the failures of a run's machines, and sends machines away. A new controller starts without any failure."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -105,14 +105,14 @@ class Quarantine:
             control.halt(HaltKind.USER_CODE, reason, case.failure.trace)
 
     def give_up_late(self) -> None:
-        """Go on without the machines that did not get ready in time."""
+        """Give up the machines that did not get ready in time."""
         control, limit_s = self._control, self._control.settings.ready_limit_s
         members = control.view.member_set if control.view else frozenset()
         for member in control.members.late(members, control.now_s, limit_s):
             self._give_up(member.name, Loss.NOT_READY, f"after {limit_s:g} s")
 
     def _give_up(self, node: str, loss: Loss, detail: str) -> None:
-        """Go on without a machine, as if it were lost."""
+        """Give up a machine as if it were lost."""
         control = self._control
         if control.members.send_away(node):
             control.send(node, Release(control.view.epoch if control.view else 0))

@@ -1,4 +1,4 @@
-"""Asks for other stages of a pipeline in the controller, where machines turn out to be faster or slower than others."""
+"""Asks for a membership change with other pipeline stages when some machines turn out faster or slower than others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST_CHANGE_S = 0.5  # the least cost of a change, including the slow clocks af
 
 
 class Recutting:
-    """Looks at the machines' speeds every few clocks, and has the membership change when other stages would pay."""
+    """Compares the machines' speeds every few clocks, and triggers a change when other stages would pay."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -24,7 +24,7 @@ class Recutting:
         self._due_s = 0.0
 
     def changed(self, seconds: float) -> None:
-        """A change that took so long is over."""
+        """Learn how long a change took."""
         self._change_s = max(LEAST_CHANGE_S, seconds)
 
     def trigger(self, view: View) -> Trigger | None:

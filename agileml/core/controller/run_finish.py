@@ -1,5 +1,4 @@
-"""The end of a run: with its last cut, or, at the deadline of a stop, with the committed one though a change is under
-way."""
+"""Ends a run: with its last cut or, at the deadline of a stop, with the committed cut even during a change."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from agileml.core.protocol.commands import Finished
 
 
 class RunFinish:
-    """Writes that the run is over, once its backups have all parts of the cut that it ends with, and says so."""
+    """Records durably that the run is over, once the backups have all parts of its final cut, and then reports it."""
 
     def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
@@ -19,7 +18,7 @@ class RunFinish:
         self._is_told = False
 
     def tell_again(self) -> None:
-        """Tell of an end that is durable: an earlier controller may have died before anybody heard of it."""
+        """Report an end that is already durable: the controller that wrote it may have died before it reported it."""
         if not self._is_told:
             self._tell()
 
@@ -33,8 +32,8 @@ class RunFinish:
         return True
 
     def at_deadline(self) -> bool:
-        """End the run with the committed cut though a change is under way, if the deadline of a stop has passed. True
-        if so, or if its checkpoint has to be written first.
+        """Once the deadline of a stop has passed, end the run with the committed cut, even during a change. True if so,
+        or if the cut's checkpoint must be written first.
 
         A change may wait for a machine that does not answer. No step before COMMIT destroys what the backups of the
         durable view hold.
@@ -49,13 +48,13 @@ class RunFinish:
         return True
 
     def _is_backed_up(self) -> bool:
-        """True when each part of the committed cut is with its backup, which is alive and will answer for it."""
+        """True when the backup of each part of the committed cut is alive and has the part."""
         control, view = self._control, self._control.view
         if view is None or control.record.committed.clock == 0:
             return False
         promises = control.change.promises if control.change is not None else {}
         for partition, node in enumerate(view.backup):
-            # What was staged for a view is there once the machine works under it.
+            # A backup has the parts that it staged for a view once it works under that view.
             if not control.members.is_alive(node) or control.members.epoch(node) != view.epoch:
                 return False
             if (promise := promises.get(node)) is not None:

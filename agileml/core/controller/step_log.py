@@ -1,7 +1,7 @@
-"""Which steps of which partition are in the run's log, where every minibatch is a step of its own.
+"""Tracks which steps of each partition the run's log has, in a job in which every minibatch is a step of its own.
 
-The parameters depend on the order of the steps and on the versions that each of them read, so a cut is committed only
-when all steps in it are in the log. So after a rollback to a cut the log has its whole past.
+The parameters depend on the order of the steps and on the versions that each of them read. So the controller commits a
+cut only when the log has all steps in it: after a rollback to the cut the log is complete.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from agileml.core.protocol.superstep_messages import HeardSteps, StepsTaken, SuperstepChosen
 from agileml.events.run import StepsLogged, SuperstepPlanned
 
-# Supersteps from one cut to the next: one must end at the cut, where it may not end as well as elsewhere.
+# Supersteps from one cut to the next: one must end at the cut, which may be a worse moment than the planner's choice.
 APART = 8
 
 
 class StepLog:
     """The steps and supersteps of the timeline that machines have reported to this controller.
 
-    A step counts as logged once the driver has written it. Until then its owner keeps it, for this controller may die
-    with what the driver has not fetched.
+    A step counts as logged once the driver has written it. Until then its owner keeps it, because this controller may
+    die before the driver has fetched it.
     """
 
     def __init__(self) -> None:
@@ -29,22 +29,22 @@ class StepLog:
         self._minibatches = 0.0  # of a superstep, on average
 
     def chosen(self, message: SuperstepChosen) -> SuperstepPlanned:
-        """From now on supersteps are planned like this."""
+        """Learn the size of a planned superstep, and return the event for the log."""
         units = dict(message.units)
         count = sum(units.values())
         self._minibatches = 0.5 * (self._minibatches + count) if self._minibatches else float(count)
         return SuperstepPlanned(message.first, units, message.predicted_s, message.reason)
 
     def least_clocks(self, units: int) -> int:
-        """The clocks of `units` minibatches from one cut to the next, at least; 0 where nothing was planned."""
+        """The least clocks, of `units` minibatches each, from one cut to the next; 0 before the first plan."""
         return math.ceil(APART * self._minibatches / units)
 
     def add(self, message: StepsTaken, timeline: int) -> StepsLogged | None:
         """Take the steps that an owner reports, and return an event with the new ones.
 
-        Steps that the owner does not keep are in the log: it drops steps only when a controller confirms them. A
-        message that begins behind what this controller was told adds nothing: an earlier controller was told the steps
-        between.
+        The log has the steps that the owner does not keep: it drops steps only when a controller confirms them. A
+        message that begins after the steps that this controller knows adds nothing: the owner told those between to an
+        earlier controller, and tells them again.
         """
         known = max(self._told.get(message.partition, message.kept), message.kept)
         fresh = message.taken[known - message.first :] if message.first <= known else ()
@@ -56,11 +56,11 @@ class StepLog:
         return StepsLogged(message.partition, timeline, known, positions, tuple(step.reads for step in fresh))
 
     def written(self, partition: int, steps: int) -> None:
-        """The first `steps` steps of a partition are in the log."""
+        """Record that the log has the first `steps` steps of a partition."""
         self._written[partition] = max(steps, self._written.get(partition, 0))
 
     def heard(self, message: StepsTaken) -> HeardSteps:
-        """The answer to an owner: how many of the partition's first steps this controller, and the log, have."""
+        """The answer to an owner: how many steps of the partition this controller knows, and how many the log has."""
         known = self._told[message.partition], self._written[message.partition]
         return HeardSteps(message.epoch, message.partition, *known)
 
@@ -69,6 +69,6 @@ class StepLog:
         return all(self._written.get(partition, -1) >= steps for partition in partitions)
 
     def roll_back(self) -> None:
-        """Training goes back to a cut: steps come again, with other gradients."""
+        """Forget all steps: training returns to a cut and takes them again, with other gradients."""
         self._told.clear()
         self._written.clear()

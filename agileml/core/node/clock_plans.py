@@ -1,8 +1,8 @@
 """The plans of a view's clocks, at the server of partition 0: fixed once each, from the measurements of the workers.
 
-Workers learn a plan from the answer of partition 0 to their pull alone. The first answer for a clock fixes the plan
+Workers learn a plan only from the answer of partition 0 to their pull. The first answer for a clock fixes the plan
 that goes with it, and every later answer repeats it. With an all-reduce every machine has partition 0 and plans for its
-own worker: all come to the same plans, because all have heard the same numbers with the sums.
+own worker: all make the same plans, because all get the same measurements with the sums.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Work:
 
 
 class ClockPlans:
-    """Fixes the plan of each clock of one view, and tells of choices, and of plans that differ from the one told
-    before."""
+    """Fixes the plan of each clock of one view; reports choices, and plans that differ from the last reported
+    one."""
 
     def __init__(self, job: Job, view: View, tell: Callable[[Replanned | RemedyChosen], None]) -> None:
         assert job.balancer is not None

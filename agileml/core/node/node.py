@@ -75,9 +75,7 @@ from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 
-MOST_NAMED = (
-    64  # machines that do not answer, in a message: members first, for of the dead all machines say so
-)
+MOST_NAMED = 64  # unreachable machines in a message, members first: all machines report the dead ones
 
 
 class Node:

@@ -45,7 +45,7 @@ AnyPiece = TypeVar("AnyPiece", bound=Piece)
 class PiecewiseWorker(Worker, Generic[AnyPiece]):
     """Learns what the present piece reads, pulls it, has it computed, and pushes it until all partitions counted it.
 
-    Its clock is that of the piece. The workers that inherit say which piece is next, and what a push carries.
+    Its clock is that of the piece. Subclasses choose the next piece and what a push carries.
     """
 
     def __init__(

@@ -317,7 +317,7 @@ class Server:
         shard.sums = sums_of(self.job, message.partition, copy)
         if self._arena is not None:
             shard.room = partial(self._room, message.partition)
-        is_cut = message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL)  # these are made again
+        is_cut = message.source.kind not in (SourceKind.SHARD, SourceKind.INITIAL)
         if is_cut and message.role is Role.OWNER:
             shard.begin_from(message.committed)
         self._copies.setdefault(message.partition, {})[message.epoch] = shard

@@ -1,8 +1,8 @@
 """The units, computing and waiting of one machine by clock, in windows that grow: a bounded record of any run.
 
 After a change of the view the first FINE clocks have a window each, the next FINE windows hold two clocks each, then
-four, and so on: the windows of n clocks are about FINE log2(n / FINE), and each is at most 1/FINE of what it comes
-after. Windows follow from the clock alone, so those of all machines are the same.
+four, and so on: n clocks make about FINE log2(n / FINE) windows, and a window is at most 1/FINE as long as all before
+it. A window's bounds depend on the clock alone, so all machines have the same windows.
 """
 
 from __future__ import annotations

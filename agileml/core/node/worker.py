@@ -260,7 +260,7 @@ class Worker:
             self._compute()
 
     def _foresee(self, event: Computed) -> None:
-        """A bundle is computed: its push is to tell what this worker expects of the next clock."""
+        """Update the forecast with a computed bundle: its push tells the speed that this worker expects."""
         if self.forecast is not None:
             dealt = union(self.bundles.of(event.clock) or ()).bit_count()
             self.forecast.computed(event.clock, event.bundle.bit_count(), event.compute_s, dealt)
@@ -271,7 +271,7 @@ class Worker:
             self._begin(self.clock + 1)
 
     def _look_ahead_at(self, partition: int) -> None:
-        """Where it overlaps, pull a partition for the next clock once all of this one is pushed to it."""
+        """With overlap, pull a partition for the next clock once this clock is pushed to it."""
         following = self.clock + 1
         if not self.overlaps or self.batches is not None or following >= self.job.clocks:
             return

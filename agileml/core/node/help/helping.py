@@ -58,7 +58,7 @@ class _Own:
 
     order: Compute
     units: tuple[int, ...]
-    is_asked: bool = False  # of the shell
+    is_asked: bool = False  # the shell has been asked to compute it
     is_finished: bool = False
 
 
@@ -220,7 +220,7 @@ class Helping:
             self._tell(None)
 
     def computed(self, event: Computed) -> None:
-        """A bundle is computed, here or there."""
+        """Take a computed bundle: of a range that was given away, or of the own range."""
         if self._ranges.has(event):
             if (found := self._ranges.computed(event)) is not None:
                 self._results[found.task.bundle] = found
@@ -237,7 +237,7 @@ class Helping:
                 self._tell(TaskDone())
 
     def ack(self, message: Ack) -> bool:
-        """A partition has counted a bundle; False if it was not a helper's."""
+        """Record that a partition has counted a bundle of a helper; False for any other bundle."""
         return self._pushes.pop((message.clock, message.bundle, message.partition), None) is not None
 
     def tick(self) -> None:
@@ -259,7 +259,7 @@ class Helping:
         return int(self.now_s * SECOND_NS)
 
     def _tell(self, event: Event | None) -> None:
-        """Tell the state machine how far the own range is, then the event. While it decides, nothing more is begun."""
+        """Tell the state machine how far the own range is, then the event. The computation begins no unit meanwhile."""
         flex, own = self._flex, self._own
         assert flex is not None
         if own is None or own.order.clock != flex.clock:
@@ -350,8 +350,8 @@ class Helping:
         return found
 
     def loaded(self, too_large: str | None) -> None:
-        """Load the next slice after one is loaded, if there is still time. `too_large`: why no more fit; then no
-        machine hears of this one's progress any more, and so none asks it for help."""
+        """Load the next slice after one is loaded, if there is still time. `too_large`: why no more
+        items fit; this machine then reports its progress to no other, so that none asks it for help."""
         self._is_loading = False
         if too_large is not None and self._flex is not None and self._view is not None:
             self._declines, self._flex.helpees, self._wanted = True, (), 0

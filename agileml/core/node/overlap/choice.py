@@ -1,4 +1,4 @@
-"""Whether a machine overlaps pulling and computing, chosen from what its clocks take: `overlap: auto`.
+"""`overlap: auto`: a machine measures its clocks and chooses whether to overlap pulling and computing.
 
 Every machine chooses for itself, since only its own pulls and computations are affected. All count clocks from the
 beginning of a view, so they try at the same time. Time is an argument; nothing here knows of messages.
@@ -75,7 +75,7 @@ class OverlapChoice:
     def _judge(self, clock: int) -> Chosen:
         found = _Clock(median(c.length_s for c in self._clocks), median(c.wait_s for c in self._clocks))
         if self._phase is _Phase.WITHOUT:
-            # No more than what waits, or what is computed while it waits, can be saved.
+            # Overlap hides waiting behind computing, so it saves at most the shorter of the two.
             most_s = min(found.wait_s, found.length_s - found.wait_s)
             waits = f"{found.wait_s:.3g} s of a clock of {found.length_s:.3g} s are spent waiting"
             if most_s <= WORTH * found.length_s:

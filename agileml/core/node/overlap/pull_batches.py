@@ -88,7 +88,7 @@ class PullBatches:
             self._times.pulled(came.size_bytes, self.now_s - came.since_s)
 
     def computed(self, needed_s: tuple[float, ...]) -> None:
-        """A clock was computed whose forward first needed each partition after so many seconds of computing."""
+        """Record when the forward of a computed clock first needed each partition, in seconds of computing."""
         if self._is_measuring:
             self._times.computed(needed_s)
 

@@ -1,4 +1,4 @@
-"""What a machine measures of its pulls and its forward, as iBatch's planner wants it (equations 1 to 3)."""
+"""A machine's measurements of its pulls and its forward, for iBatch's planner (equations 1 to 3)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from statistics import fmean, median
 
 
 def fitted(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
-    """The start-up of a pull, and its seconds a byte (T_s, T_t), from pulls of some numbers of bytes.
+    """The start-up of a pull in seconds, and its seconds a byte (T_s, T_t); (0, 0) without pulls.
 
-    seconds: how long pulls of so many bytes took. Least squares through the median of each number, with neither of the
-    two below 0; (0, 0) without pulls.
+    seconds: by bytes, the seconds of the pulls of that size. A least-squares fit to the median of each size; neither
+    result is below 0.
     """
     points = [(size, median(each)) for size, each in seconds.items() if each]
     if not points:
@@ -31,11 +31,11 @@ def fitted(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
 
 
 def forward_seconds(needed_s: Sequence[Sequence[float]]) -> list[float]:
-    """What forward computes with each partition before it needs a later one (C), from when it first needed each.
+    """The seconds that forward computes with each partition before it needs a later one (C); 0 for the last.
 
-    needed_s: of some clocks, the seconds that forward had computed when it first needed each partition. Pulls come in
-    the order of partitions, so one that is needed early holds forward up until all before it are there, too. How long
-    the last one is computed with is not measured: it is the same for all batches.
+    needed_s: for each clock, the seconds that forward had computed when it first needed each partition. Pulls come in
+    the order of partitions, so a partition that forward needs early also makes it wait for all before it. The time with
+    the last partition is not measured: it is the same for all batches.
     """
     typical = [median(each) for each in zip(*needed_s, strict=True)]
     for partition in reversed(range(len(typical) - 1)):
@@ -51,12 +51,12 @@ class PullTimes:
         self._needed_s: list[tuple[float, ...]] = []
 
     def pulled(self, size_bytes: int, seconds: float) -> None:
-        """A pull of some bytes from other machines took so long."""
+        """Record a pull of `size_bytes` from other machines that took `seconds`."""
         if size_bytes:
             self._pulls[size_bytes].append(seconds)
 
     def computed(self, needed_s: tuple[float, ...]) -> None:
-        """A forward first needed each partition when it had computed for so many seconds."""
+        """Record a forward that first needed each partition after these seconds of computing."""
         self._needed_s.append(needed_s)
 
     def of_pulls(self) -> tuple[float, float]:
@@ -64,5 +64,5 @@ class PullTimes:
         return fitted(self._pulls)
 
     def of_forward(self, partitions: int) -> list[float]:
-        """Seconds of forward with each partition; 0 where forward was never seen to wait for one."""
+        """Seconds of forward with each partition; 0 before the first measurement."""
         return forward_seconds(self._needed_s) if self._needed_s else [0.0] * partitions

@@ -117,7 +117,7 @@ def completed(part: Cut, only: Rows, base: Cut, own: Collection[int] = ()) -> Cu
 def is_finite(cut: Cut, tables: Sequence[Table] = (), *, is_resident_finite: bool = False) -> bool:
     """True when no parameter is NaN, or infinite where its table may not be: training can only go back to such a cut.
 
-    Without `tables` none may be infinite. is_resident_finite: resident tables were looked through before.
+    Without `tables` none may be infinite. is_resident_finite: resident tables were checked before.
     """
     if not tables:
         return all(is_sound(block.reshape(-1)) for block in cut.blocks)

@@ -4,8 +4,8 @@ A shard that has all contributions of a clock adds up the squares of its own par
 owner that has those of all partitions knows the norm, scales the gradient and applies the clock. With LAMB there is a
 second round, of the directions that the scaled gradient leads to, in which a partition waits for those that have parts
 of its layers. An owner that still lacks a sum when its timer is due sends its own once more and asks for the other's.
-Sums are kept as long as another partition may be waiting for them, and move with the shard, so a change of members
-loses none that it does not also compute again.
+A shard keeps its sums while another partition may be waiting for them, and they move with it; after a rollback owners
+compute them again.
 """
 
 from __future__ import annotations

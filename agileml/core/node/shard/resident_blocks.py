@@ -11,8 +11,8 @@ from agileml.core.parameters.layout import Layout
 
 
 def is_held_by_owner(table: Table) -> bool:
-    """The replica alone changes it, as it does an optimizer's state: where machines share that out, each machine has
-    what belongs to the partitions that it owns."""
+    """True for a table that only the replica changes, such as an optimizer's state. Where machines share the state,
+    each has only the part of the partitions that it owns."""
     return table.resident and table.update is Update.NONE
 
 
@@ -28,7 +28,7 @@ class ResidentBlocks:
     """Reads a partition's part of the resident tables, and knows whether its last copy is whole."""
 
     def __init__(self, replica: Replica, layout: Layout, partition: int, *, is_owner: bool) -> None:
-        """is_owner: what only owners hold is here."""
+        """is_owner: this machine holds the tables that only owners hold."""
         self._replica = replica
         self._is_owner = is_owner
         self._layout = layout
@@ -42,8 +42,8 @@ class ResidentBlocks:
         return self._replica.read(*self._range(index))
 
     def copied(self, blocks: Sequence[Array], clock: int) -> tuple[Array, ...]:
-        """`blocks` with copies of the present ones, those of `clock`, in the place of resident tables', which are whole
-        when `is_copied` says so."""
+        """`blocks`, with copies of the resident tables' blocks at `clock`. The copies are whole once `is_copied` is
+        true."""
         tables = self._layout.tables
         wanted = [self._range(index) for index, table in enumerate(tables) if table.resident]
         self._copying, self._clock, self._is_finite = self._replica.copy(wanted), clock, False
@@ -51,7 +51,7 @@ class ResidentBlocks:
         return tuple(next(copies) if t.resident else b for t, b in zip(tables, blocks, strict=True))
 
     def is_copied(self, *, waits: bool) -> bool:
-        """True when the last copy is whole. waits: until it is."""
+        """True when the last copy is whole. waits: wait until it is."""
         if self._copying is not None:
             if waits:
                 self._copying.wait()

@@ -150,7 +150,7 @@ class Shard:
             self._apply(total, found, now_s)
 
     def _with_norms(self, total: Contribution) -> ClockSum | None:
-        """The sum of the present clock with what norms decide; None while some are not known."""
+        """The clock's sum, with the factors that follow from norms; None while this shard lacks a norm."""
         job, norm = self.job, None
         if (of_gradient := self.sums.get(SumsOf.GRADIENT)) is not None:
             assert job.square_tree is not None
@@ -306,8 +306,8 @@ class Shard:
         return Cut(self.version, own(self._blocks_apart()), state, counted, tuple(self.progress))
 
     def _blocks_apart(self) -> tuple[Array, ...]:
-        """The blocks; those of dense tables copied out of the arena, which would otherwise stay alive as a whole, and
-        those of resident tables out of the replica, which may still be copying when this returns."""
+        """The blocks, apart from the arena and the replica: a reference into the arena would keep all of it alive. The
+        replica may still be copying its blocks when this returns (`is_copied`)."""
         if self.room is None and self.resident is None:
             return self.blocks
         if self._apart[0] != self.version:
