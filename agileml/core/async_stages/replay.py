@@ -1,4 +1,4 @@
-"""A run of a pipeline without a flush once more, in one process, from its log: the same stages over the same clocks, so
+"""Repeats a run of a pipeline without a flush in one process, from its log: the same stages over the same clocks, so
 the same versions of weights, and the same bits.
 
 All stages are walked by the code of machines (`walk`), each as far as it comes before it needs another one's message.

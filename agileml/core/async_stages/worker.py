@@ -2,9 +2,9 @@
 that read it.
 
 A step is the forward of one clock and the backward of an earlier one (`core.async_stages.walk`), so several clocks are
-in flight. The sums of a clock of all the stage's machines make the next version, which each of them pulls. None can be
-a version ahead of another, since it would lack the other's sums: where a step does not need the version that comes, its
-sums wait until that is here.
+in flight. The sums of a clock of all the stage's machines make the next version, which each of them pulls. No machine
+gets a version ahead of another, whose sums it would lack. A step that does not need the version on its way may end
+before it: then its sums wait until that version is here.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class AsyncStageWorker(Worker):
         raise AssertionError(f"a stage reads its layers whole: {event}")
 
     def ack(self, message: Ack) -> None:
-        """Send a bundle's sums no more: a partition has them."""
+        """Stop sending the sums of a bundle: the partition has them."""
         self._unanswered.pop((message.partition, message.clock, message.bundle), None)
 
     def behind(self, message: Behind) -> None:

@@ -7,9 +7,8 @@ way errors do not add up: after a pause that ends late the next one is shorter.
 
 from __future__ import annotations
 
-MOST_CREDIT_S = (
-    0.05  # of being late that later pauses make good; a machine that cannot keep up saves up no more
-)
+# Being late by up to so much shortens later pauses; a machine that cannot keep up saves up no more.
+MOST_CREDIT_S = 0.05
 
 
 class Pace:

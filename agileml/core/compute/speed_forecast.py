@@ -1,6 +1,6 @@
 """A worker's forecast of its own speed, from how fast it was and from the CPU and memory that it had (LB-BSP's NARX).
 
-The forecast goes with the worker's pushes to whoever plans the clocks. So a net stays with its worker through every
+The worker's pushes carry the forecast to the planner of the clocks. So a net stays with its worker through every
 change of members, machines train their nets beside each other, and all machines of an all-reduce hear the same number.
 """
 
@@ -49,9 +49,9 @@ class SpeedForecast:
         self._began = self._began or reading
 
     def computed(self, clock: int, units: int, seconds: float, dealt: int) -> None:
-        """A bundle of `units` units took so long. The last of the `dealt` units of a clock gives a new forecast.
+        """Record a bundle of `units` units. The last of the `dealt` units of a clock gives a new forecast.
 
-        What is computed again after a change of members adds units and seconds, and leaves their quotient right.
+        Work that is repeated after a change of members adds units as well as seconds, so the rate stays right.
         """
         if clock != self._clock:
             self._clock, self._units, self._seconds = clock, 0, 0.0

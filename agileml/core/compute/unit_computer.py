@@ -247,7 +247,7 @@ class UnitComputer:
         return found
 
     def _leaves(self, inputs: Inputs, numbers: Sequence[int], is_all: bool) -> Iterator[Contribution]:
-        """What each unit adds to a sum, of which these are all units or some."""
+        """What each unit adds to a sum. `is_all`: these are all its units."""
         if is_all and self.application.sums_are_exact:
             yield from self._compute_each(inputs, numbers)
         else:
@@ -307,7 +307,7 @@ class UnitComputer:
         return found
 
     def _together(self, inputs: Inputs, numbers: Sequence[int], *, each: bool) -> list[Contribution]:
-        """What the application computes of several units in one call: that of each, or their sum, or nothing."""
+        """Compute several units in one call: each contribution, or their sum; none if the application cannot."""
         process = self.application.process_each if each else self.application.process_many
         clock = inputs.reads.clock
         units = [self.unit(clock, number) for number in numbers]

@@ -20,7 +20,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The checkpoints could not be read, so nobody knows whether there is one. reason: a sentence."""
+    """The checkpoints could not be read, so the controller does not know whether there is one. reason: a sentence."""
 
     reason: str
 

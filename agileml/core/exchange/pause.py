@@ -22,8 +22,8 @@ from agileml.events.terms import Cause, Trigger
 SHORT_S = 0.5  # a notice with less time left does not wait, however short a clock is
 MARGIN = 2.0  # the error of what a clock, or a move, is expected to take
 MOST_FAILURES = 5  # groups in a row that may fail without a clock in between
-# For so many times the patience with a link they may fail at least: by then a machine that others do not reach is given
-# up. A refused connection fails in some ms; a transport takes 5 s to say that it cannot connect.
+# Groups may fail for at least so many times `patience_s`: by then the controller has given up a machine that others do
+# not reach. A refused connection fails in some ms; a transport takes 5 s to say that it cannot connect.
 FAILING_FOR = 3.0
 
 

@@ -33,11 +33,11 @@ class PoolLinks(DirectPushes):
         self._epoch = 0
 
     def adopt(self, view: View) -> None:
-        """A view is in force: a worker obeys no answer of an epoch whose view it does not know."""
+        """Go on under a view: the worker gets only answers of its epoch."""
         self._epoch = view.epoch
 
     def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None:
-        """A message of the promised epoch."""
+        """Hand on a message of the promised epoch."""
         match message:
             case DrawBundle():
                 self._pool.draw(sender, message)

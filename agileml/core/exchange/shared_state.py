@@ -2,9 +2,9 @@
 state of their partitions (ZeRO stage 1: Rajbhandari et al. 2020, section 5.1).
 
 The owners step their partitions and send the others the new values. So a partition is at clock t or t + 1 while t is
-stepped, and at its owner first. A change starts from the owners where all are at one clock: after a pause, before the
-first of them has stepped, or when all have. All else goes back to the committed cut, as with servers: nobody has the
-parameters of both clocks to compute t again with, and a machine that is lost takes its part of the state along anyway.
+stepped, and at its owner first. A change starts from the owners if all are at one clock: after a pause, before the
+first of them has stepped, or when all have. Otherwise the run goes back to the committed cut, as with servers: no
+machine has the parameters of both clocks to compute t again with, and a lost machine takes its part of the state along.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class StageLinks(DirectPushes):
 
     @property
     def is_paused(self) -> bool:
-        """True when this machine goes on only with the first stage; at the owner of partition 0, when that has all
+        """True once this machine has been asked to pause; at the owner of partition 0, once it has also applied all
         clocks that were begun."""
         if not self._is_asked or not self._is_first:
             return self._is_asked
@@ -86,7 +86,7 @@ class StageLinks(DirectPushes):
         return version is not None and hold is not None and version >= hold
 
     def pause(self) -> None:
-        """The controller asks the stages to stop after a clock: after what an open clock lacks, too."""
+        """Begin no clock that no machine has read yet, except the view's open clocks."""
         if self._is_first and not self._is_asked:
             self._server.hold = max(self._server.read_up_to + 1, self._least)
         self._is_asked = True
@@ -121,15 +121,14 @@ class AsyncStageLinks(StageLinks):
 
     @property
     def is_paused(self) -> bool:
-        """True when this machine goes on only with the first stage; at the owner of partition 0, when that has all
-        clocks that were begun."""
+        """As with a flush."""
         if not self._is_asked or not self._is_first:
             return self._is_asked
         return self._server.version(0, self._epoch) == self._server.end
 
     def pause(self) -> None:
-        """Begin no other clock than those that read a version that some machine has. The limit of clocks does not hold
-        for units in flight."""
+        """Begin no clock that reads a version which no machine has yet. The limit of clocks does not hold for units in
+        flight."""
         if self._is_first and not self._is_asked:
             read = self._server.read_up_to
             begun = self._base if read < 0 else read + self._steps.lag + 1

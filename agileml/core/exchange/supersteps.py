@@ -35,13 +35,13 @@ class SuperstepLinks(DirectPushes):
         self._epoch = 0
 
     def adopt(self, view: View) -> None:
-        """A view is in force: its steps are to be told."""
+        """Go on under a view: report its steps, and hand on only its plans."""
         self._epoch = view.epoch
 
     def superstep(
         self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
     ) -> None:
-        """A message of the promised epoch; a worker obeys no plan of an epoch whose view it does not know."""
+        """Hand on a message of the promised epoch; a plan only if the worker knows the view."""
         match message:
             case NextSuperstep():
                 self._steps.next_superstep(sender, message, now_s)

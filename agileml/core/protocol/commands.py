@@ -45,9 +45,9 @@ class Compute:
 
     Where a partition's blocks are None, a `Deliver` brings them. The computation waits where it needs them, and answers
     only when all are there. At most one computation lacks blocks, the one asked for last.
-    `is_help`: before whatever else is being computed, which goes on afterwards, and with memory of its own for inputs.
-    `begins`: False at the first stage of a pipeline without a flush when it begins no other clock: what is in flight
-    runs through.
+    `is_help`: compute them before all other work, which goes on afterwards, with separate memory for inputs. `begins`:
+    False at the first stage of a pipeline without a flush when it begins no other clock: the units in flight run
+    through.
     """
 
     timeline: int
@@ -71,7 +71,7 @@ class Deliver:
 
 @dataclass(frozen=True)
 class Abort:
-    """Give up the computation that lacks blocks: no more will come, and no answer is wanted."""
+    """Give up the computation that lacks blocks: no more will come, and the worker wants no answer."""
 
     timeline: int
     clock: int
@@ -82,7 +82,7 @@ class LoadSlices:
     """Load this set of slices, and no others. Answered by `Loaded`.
 
     `ahead`: how many more are to follow, where one is added to help others; None: the machine needs them for its share.
-    `is_needed`: that they do not fit is a failure of the run; otherwise the answer says so.
+    `is_needed`: if they do not fit, the run fails; otherwise the answer says so.
     """
 
     slices: Units

@@ -60,7 +60,7 @@ class Deal:
         return clock >= self.view.base + 2 * self.job.lead
 
     def learn(self, plan: ClockPlan) -> None:
-        """Partition 0 has fixed this plan."""
+        """Take a plan that partition 0 has fixed."""
         assert self.is_planned(plan.clock), (plan, self.view)
         known = self._plans.setdefault(plan.clock, plan)
         assert known == plan, f"two plans of one clock in epoch {self.view.epoch}: {known} and {plan}"

@@ -138,11 +138,11 @@ class Exchange(Protocol):
     @property
     def has_replicas(self) -> bool:
         """True when every machine of a group holds a copy of every partition, so that reads are local and a leaver
-        holds no only copy, but for what `shares_state` says."""
+        never has the only copy (but see `shares_state`)."""
 
     @property
     def shares_state(self) -> bool:
-        """True when, of what only replicas change (an optimizer's state), a partition's owner alone has its part."""
+        """True when only the owner of a partition has its part of the optimizer's state."""
 
     def held(self, view: View, node: str) -> Sequence[int]:
         """The partitions of which a machine has a live copy under a view."""

@@ -27,24 +27,22 @@ MakeBalancer = Callable[[int, Mapping[str, int]], Balancer[str]]
 
 
 class Overlap(Enum):
-    """Whether workers pull a partition right after their last push to it, and compute while others are on their way."""
+    """ON: a worker pulls a partition right after its last push to it, and computes while others arrive."""
 
     OFF = "off"
     ON = "on"
     AUTO = "auto"  # every machine measures and chooses
-    BATCHES = "batches"  # they compute while others are on their way, but pull batches, after their last push (iBatch)
+    BATCHES = "batches"  # workers compute while others arrive, but pull batches, after the last push (iBatch)
 
 
 class PipelineMode(Enum):
-    """On which weights the stages of a pipeline compute a clock (PipeDream, thesis 5.3)."""
+    """The weights on which the stages of a pipeline compute a clock (PipeDream, thesis 5.3)."""
 
-    FLUSH = "flush"  # all on those of the clock: the pipeline runs empty between two
-    STASH = "stash"  # forward on the newest of a stage, backward on the same
-    NONE = "none"  # forward and backward on the newest of a stage, whichever these are then
+    FLUSH = "flush"  # those of the clock: the pipeline runs empty between two clocks
+    STASH = "stash"  # the stage's newest at the forward, and the same at the backward
+    NONE = "none"  # the stage's newest at the forward, and its newest at the backward
     VERTICAL_SYNC = "vertical_sync"  # at all stages those that the first stage has at the forward
-    DOUBLE_BUFFERED = (
-        "double_buffered"  # all on those of the clock before, so that a stage keeps two versions
-    )
+    DOUBLE_BUFFERED = "double_buffered"  # those of the clock before: a stage keeps two versions
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,10 @@ class PipelineRules:
     """A job whose partitions are layers: the machines of a stage compute with some of them alone.
 
     weights: of each partition, the seconds of its layers. most: stages (None: as many as there are machines).
-    puts_off: gradients of weights fill the bubble (zero-bubble). replicas: the most machines of any stage, or of each
-    in order, which then says how many stages there are where there are machines for them; None: the planner says how
-    many stages and replicas. For it, sent_bytes: what a unit sends on behind each partition; partition_bytes: its
-    parameters. follows_speeds: stages of one machine each are cut by the speeds that machines turn out to have.
+    puts_off: gradients of weights fill the bubble (zero-bubble). replicas: the most machines of any stage, or one
+    number for each stage, which also sets how many stages there are, given enough machines; None: the planner chooses
+    both. The planner needs sent_bytes, which a unit sends on behind each partition, and partition_bytes of parameters.
+    follows_speeds: stages of one machine each are cut by the measured speeds of the machines.
     """
 
     weights: tuple[float, ...]
@@ -78,14 +76,14 @@ class Job:
     """`slices` of `parts` units each make a clock (both powers of two); the run ends after `clocks` clocks.
 
     `balancer` makes the policy that plans the units of each worker clock by clock, in a job with BSP; None: the view's
-    share holds for every clock. `alike`: at a change machines count as equally fast where none was found to be so many
-    times as fast as another; 1: none do. `helping`: machines that are ahead take over units of those that are behind,
-    in a job with servers and with BSP or SSP, where there is a balancer in clocks whose plan says so; None: they do
-    not. `pipeline`: every worker computes all units with the partitions that it owns; None: its share of the units with
-    all partitions. `holds_every`: the cut at each clock that is a multiple of it is held until it was judged
-    (`CutJudged`); None: no cut is. `loss_scale`: how losses are scaled, in a job with BSP or SSP; None: they are not.
-    `draw_units`: workers draw bundles of at most so many units from one pool, in a job with SSP or ASP that is not
-    deterministic; None: each has its share.
+    share holds for every clock. `alike`: at a change machines count as equally fast unless one is at least so many
+    times as fast as another; 1: they never do. `helping`: machines that are ahead take over units of those that are
+    behind (parameter servers, BSP or SSP; with a balancer only in clocks whose plan says so); None: never. `pipeline`:
+    every worker computes all units with the partitions that it owns; None: its share of the units with all partitions.
+    `holds_every`: the cut at each clock that is a multiple of it is held until it was judged (`CutJudged`); None: no
+    cut is. `loss_scale`: how losses are scaled, in a job with BSP or SSP; None: they are not. `draw_units`: workers
+    draw bundles of at most so many units from one pool, in a job with SSP or ASP that is not deterministic; None: each
+    worker has its share.
     """
 
     layout: Layout
@@ -117,15 +115,15 @@ class Job:
         return self.overlap is not Overlap.OFF
 
     def line(self, view: View) -> int:
-        """The number that a computation must share with a view to be of use under it: its timeline. In a pipeline its
-        epoch: a change ends a clock everywhere, because a stage that had done its part would not send it again. With
-        supersteps, too: a change ends the superstep, and with it the bound on how old a read may be."""
+        """The number by which a view accepts a computation: its timeline. In a pipeline its epoch: a change ends the
+        clock at all stages, because a stage that had done its part would not send it again. With supersteps its epoch,
+        too: a change ends the superstep, and with it the bound on the age of a read."""
         is_of_epoch = self.pipeline is not None or self.elastic is not None
         return view.epoch if is_of_epoch else view.timeline
 
     def rate_after(self, clocks: int) -> float:
-        """The learning rate of the clock behind so many, or that of the last of them where there is none: a schedule of
-        the user's may be made for just so many clocks (an error, or no number of at least 0)."""
+        """The learning rate after so many clocks. Where a user's schedule ends there (it raises, or returns no number
+        of at least 0), that of the last clock."""
         try:
             rate = self.optimizer.rate_at(clocks)
         except Exception:  # of the user's function
@@ -151,7 +149,7 @@ class Job:
 
     @property
     def needs_sums(self) -> bool:
-        """A partition's step needs norms of more than that partition."""
+        """True when a partition's step needs norms over more than that partition."""
         return self.square_tree is not None or self.layer_trees is not None
 
     @cached_property

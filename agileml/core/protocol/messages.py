@@ -328,7 +328,7 @@ class Ack:
 
 
 class SumsOf(Enum):
-    """Of which arrays the elements are squared and added up."""
+    """The arrays whose elements are squared and added up."""
 
     GRADIENT = "gradient"
     DIRECTION = (

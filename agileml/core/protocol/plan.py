@@ -95,9 +95,9 @@ class Fired:
 class PlanRunner:
     """Fires one event at a time and tells when it is finished.
 
-    `fired`: the indices of the events that fired before a restart, in their order. Those at a time count from the first
-    clock that this runner sees, after a restart too. `patience_s`: how long a join waits for machines that lack; one
-    that has died, or was sent away, never comes.
+    `fired`: the indices of the events that fired before a restart, in their order. `at_s` of an event counts from the
+    first clock that this runner sees, after a restart too. `patience_s`: how long a join waits for missing machines;
+    one that has died, or was sent away, never comes.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class PlanRunner:
         )
 
     def fired_by(self, members: Collection[str], before: Collection[int]) -> tuple[int, ...]:
-        """The events that a later controller does not fire again, by a record that has these members.
+        """The events that a record with these members names as fired: a later controller does not fire them again.
 
         `before`: those by the record before. A join counts once one of its machines is a member: until then only this
         controller has admitted them.

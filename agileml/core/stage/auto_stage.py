@@ -213,7 +213,7 @@ class AutoStage:
     _rest: int = 0  # windows to go before the next trial
 
     def meet(self, reliable: frozenset[str], transient: frozenset[str]) -> None:
-        """Say which machines there are. When they have changed, all measurements are dropped."""
+        """Take the present machines. If they have changed, drop all measurements."""
         if (reliable, transient) != self._machines:
             self._machines = (reliable, transient)
             self._measured.clear()

@@ -1,4 +1,4 @@
-"""Which machines hold which layers: neighbouring partitions for each stage, so that the slowest is as fast as can be.
+"""Assigns layers to machines: neighbouring partitions for each stage, so that the slowest is as fast as can be.
 
 A stage may have several machines, its replicas: each computes a share of the units with all layers of the stage, and
 owns some of its partitions. A machine that stays keeps its place in the order or, where stages have replicas, goes
@@ -70,7 +70,7 @@ def place_stages(
 
 
 def overlaps_exchange(rules: PipelineRules, replicas: int, *, is_last: bool) -> bool:
-    """Whether so many machines of a stage exchange the sums of a clock while they compute the next.
+    """True if the replicas of a stage exchange the sums of a clock while they compute the next.
 
     The last stage has one clock in flight, so it has nothing to compute meanwhile. The rule is that of
     `pipeline.schedule.actions.Schedule.rounds_behind`.
@@ -96,8 +96,8 @@ def _reason(pipeline: Sequence[StageGroup]) -> str:
 
 @dataclass(frozen=True)
 class StageCut:
-    """Of each stage (first partition, the one behind the last), and how many machines it has. why: what the reason of
-    the change says of it."""
+    """Of each stage (first partition, the one behind the last), and the number of its machines. why: a clause for the
+    reason of the change."""
 
     ranges: list[tuple[int, int]]
     replicas: tuple[int, ...]

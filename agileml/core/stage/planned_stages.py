@@ -1,4 +1,4 @@
-"""How many stages and replicas a pipeline has on so many machines, where the job leaves it to the planner.
+"""Plans the stages of a pipeline and their replicas on a number of machines, where the job leaves it to the planner.
 
 PipeDream's optimizer (`pipeline.partition`) finds the stages of the best rate, where sums of replicas are exchanged
 while the next are computed. Here the last stage waits for its exchange, and with a flush every stage does and a clock
@@ -21,7 +21,7 @@ from pipeline.profile.layers import Layer, Profile
 from pipeline.topology.levels import Topology
 
 ASSUMED_BYTES_PER_S = 125e6  # of a machine's link, until transfers have shown what it carries
-MOST_BYTES_PER_S = 1e12  # of links that limited nothing
+MOST_BYTES_PER_S = 1e12  # assumed of links that limited nothing
 LIMITS = (1, 2, 3, 4, 6, 8)  # of stages that are tried
 FORWARD = 1 / 3  # of a layer's seconds; only the sum counts
 

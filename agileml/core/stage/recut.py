@@ -1,4 +1,4 @@
-"""When the stages of a pipeline should be cut anew because their machines are not as fast as the cut supposes.
+"""Decides when to cut the stages of a pipeline anew, because their machines are not as fast as the cut assumes.
 
 The thesis (6.2.3) leaves unequal machines to future work; so does its planner at run time. Here the machines' own
 reports say how fast each is, and a cut that suits them better is taken when it has been worth it for a while.

@@ -16,7 +16,7 @@ from agileml.core.protocol.view import NOBODY, Share, View
 from agileml.core.stage.placement import Placement
 from straggler.lbbsp.unit_sets import units_of_counts
 
-NEAR = 0.1  # a weight that differs less from what the share says leaves it as it is
+NEAR = 0.1  # a weight that differs less from the present share leaves the share as it is
 
 
 def share_and_previous(
@@ -44,7 +44,7 @@ def share_and_previous(
 def counts_by_weight(total: int, weights: Mapping[str, float], held: Mapping[str, int]) -> dict[str, int]:
     """Units per machine, at least one each, so that the largest count / weight is as small as can be.
 
-    Of several such counts those that move less are chosen: between equals a unit goes to whom it belongs already.
+    Of several such counts the one that moves less is chosen: in a tie a unit stays with its machine.
     """
     assert len(weights) <= total
     assert all(weight > 0 for weight in weights.values()), weights
@@ -53,7 +53,7 @@ def counts_by_weight(total: int, weights: Mapping[str, float], held: Mapping[str
     left = total - sum(counts.values())
 
     def next_end(worker: str) -> tuple[float, bool, int]:
-        """When the machine would end one unit more; between equals, whether it would have to be moved there."""
+        """The sort key: when the machine would end one unit more; in a tie, whether the unit would have to move."""
         return (counts[worker] + 1) / weights[worker], counts[worker] >= held.get(worker, 0), order[worker]
 
     order = {worker: index for index, worker in enumerate(weights)}
@@ -64,7 +64,7 @@ def counts_by_weight(total: int, weights: Mapping[str, float], held: Mapping[str
         chosen = names[heap[0][2]]
         counts[chosen] += 1
         heapq.heapreplace(heap, next_end(chosen))
-    for _ in range(-left):  # the least of one unit has given out too many
+    for _ in range(-left):  # one unit for each machine was more than its share
         most = [worker for worker in names if counts[worker] > 1]
         counts[max(most, key=lambda worker: counts[worker] / weights[worker])] -= 1
     return counts
@@ -77,8 +77,8 @@ def _filled(workers: Sequence[str], weights: Mapping[str, float]) -> dict[str, f
 
 
 def _kept_near(weights: Mapping[str, float], held: Mapping[str, int]) -> dict[str, float]:
-    """The weights, with the present proportions among those machines where these are about right: what a change need
-    not move stays."""
+    """The weights; a machine whose units are about right for its weight gets the weight of its units, so that none
+    moves without need."""
     ratios = sorted(weights[worker] / units for worker, units in held.items() if units)
     if not ratios:
         return dict(weights)

@@ -1,4 +1,4 @@
-"""What each machine of a pipeline with a flush does in a clock, and in which order: one list each, fixed by the view.
+"""The actions of each machine in a clock of a pipeline with a flush, in their order: one list each, fixed by the view.
 
 All machines make all lists, and take their own. They are the trace of a walk through time in which every stage is
 equally fast, so no two machines ever wait for each other.
@@ -39,7 +39,7 @@ def order_of_units(stages: tuple[StageGroup, ...], units: Units) -> list[int]:
 def clock_lists(
     stages: tuple[StageGroup, ...], units: Units, *, puts_off: bool
 ) -> Mapping[str, tuple[UnitAction, ...]]:
-    """By machine, what it does of these units of a clock; machines without any of them are left out."""
+    """By machine, its actions for these units of a clock; machines without any of them are left out."""
     order = order_of_units(stages, units)
     at_work = [[node for node, own in stage.replicas if own & units] for stage in stages]
     takers = [

@@ -32,8 +32,8 @@ class Awaited:
     is_forward: bool
 
 
-# Yields what it has for others, and what it needs; what it needs is sent into it. Returns the clock whose messages, and
-# those of clocks before it, are of no use here any more; None: there is none.
+# Yields results for others, and requests for a neighbour's message, which the driver sends into it. Returns the last
+# clock whose messages this stage needs no more; None: there is none.
 Walk = Generator[Awaited | Crossed | Computed, Crossing | None, int | None]
 Step = Generator[Awaited | Crossed | Computed, Crossing | None, None]
 
@@ -47,7 +47,7 @@ class Crossings:
         self._kept: dict[Awaited, Crossing] = {}
 
     def arrange(self, command: Arrange) -> None:
-        """The stages of an epoch are known; what older epochs sent is dropped."""
+        """Learn the stages of an epoch, and drop the messages of older epochs."""
         self.stages = command
         self._kept = {at: crossing for at, crossing in self._kept.items() if at.epoch >= command.epoch}
 
@@ -62,7 +62,7 @@ class Crossings:
         return self._kept.get(at)
 
     def forget(self, epoch: int, clock: int) -> None:
-        """All of a clock is computed here: its messages, also those that come again, are of no use."""
+        """Drop the messages of a clock that is computed here, also those that come again."""
         over = epoch, clock
         self._kept = {at: crossing for at, crossing in self._kept.items() if (at.epoch, at.clock) > over}
 
@@ -147,7 +147,7 @@ class StageRun:
 
 
 class StageWalker:
-    """Computes what this machine's stage has to of a clock. plan: where the run may cut the application's stages."""
+    """Computes the units of a clock at this machine's stage. plan: where the run may cut the application's stages."""
 
     def __init__(
         self, me: str, application: Application, plan: StagePlan, work: UnitComputer, *, puts_off: bool
@@ -193,7 +193,7 @@ class StageWalker:
             yield from self._backward(run, action.unit)
 
     def _is_counted(self, run: StageRun, action: UnitAction) -> bool:
-        """True when the action ends what this stage has to do of the unit."""
+        """True when the action is the last one for the unit at this stage."""
         return action.kind is (Kind.WEIGHTS if self._defers(run) else Kind.BACKWARD)
 
     def _stage(self, here: StageGroup) -> Stage:

@@ -17,7 +17,7 @@ MUCH = 1.5  # supersteps: two follow where more is left
 
 
 class SuperstepPlanner:
-    """Fixes the plan of each superstep, and tells of plans that differ from the one told before.
+    """Fixes the plan of each superstep, and reports plans that differ from the last reported one.
 
     A worker's next iterations should each take as long as those of its last superstep did on average, from push to
     push as they arrive here, the first from the superstep's beginning. (Zhao et al. take the last iteration alone. That

@@ -40,7 +40,7 @@ MOST_TOLD = 512  # steps in a message to the controller
 
 
 class SuperstepServer(Server):
-    """As a `Server`, but for clocks: the owner of partition 0 says which superstep is next, and when."""
+    """As a `Server`, with supersteps for clocks: the owner of partition 0 says which is next, and when."""
 
     shard_kind: type[Shard] = MinibatchShard
 
@@ -54,7 +54,7 @@ class SuperstepServer(Server):
     # -- workers --------------------------------------------------------------------------------------------
 
     def pull(self, worker: str, message: Pull) -> None:
-        """Answer a pull at once: its worker was told the superstep, once all before it was counted."""
+        """Answer a pull at once: a worker learns of a superstep only once all minibatches before it are counted."""
         assert isinstance(message, MinibatchPull), message
         shard = self._steps_of(message.partition, message.epoch)
         if shard is None:
