@@ -33,7 +33,7 @@ HEAD_SHARE = 0.001  # of the head's resource, as little as Ray's own actors ther
 
 
 class MachineActor:
-    """One machine of a run: one actor per Ray node. It begins when it is given the run's keys."""
+    """One machine of a run: one actor per Ray node. It begins when the driver gives it the run's keys."""
 
     def __init__(self, name: str, spec: RunSpec, hardware: Hardware) -> None:
         faulthandler.enable()
@@ -110,10 +110,10 @@ class MachineActor:
 
 
 class HeadActor:
-    """The controller of a run, on the head node. It begins when it is given the run's keys.
+    """The controller of a run, on the head node. It begins when the driver gives it the run's keys.
 
-    Ray starts its process again when it dies, without keys: calls do nothing until the driver has sealed them for the
-    new process. It repeats everything afterwards.
+    If its process dies, Ray starts another one, without keys: calls do nothing until the driver has sealed the keys for
+    the new process. The driver then repeats everything.
     """
 
     def __init__(self, spec: RunSpec, expected: int) -> None:
@@ -130,7 +130,7 @@ class HeadActor:
     def begin(self, public_key: bytes, sealed_keys: bytes) -> Address | None:
         """Open the run's keys, and begin; returns the address of its transport. A second call begins nothing.
 
-        None: they are sealed for `public_key`, which was that of a process before this one.
+        None: the keys are sealed for `public_key` of an earlier process.
         """
         if public_key != self._recipient.public:
             return None
@@ -149,7 +149,7 @@ class HeadActor:
             self._head.register(address, up, replaced)
 
     def register_gone(self, up: NodeUp, loss: Loss) -> None:
-        """Tell the controller of a machine that went, perhaps before it took over."""
+        """Tell the controller of a machine that is gone, perhaps since before this controller began."""
         if self._head is not None:
             self._head.register_gone(up, loss)
 
@@ -224,12 +224,12 @@ def start_machine(
 
 
 def start_head(resource: str, spec: RunSpec, expected: int, runtime_env: dict[str, Any]) -> Any:
-    """Start the controller's actor on the head, the node with this resource; of that it reserves a trace.
+    """Start the controller's actor on the head, the node with this resource, of which it reserves a trace.
 
-    Not by the node's id: where Ray's state outlives its head, the controller starts again on the next one.
+    A resource finds the next head, too, where Ray's state outlives the head; a node's id would not.
 
-    Ray's GCS would keep a record of each of the 100,000 newest calls of actors, some 2 KB, in memory. The driver asks
-    for the state so often that this is what the head's memory would grow by for hours, so ours keep none.
+    Task events are off: Ray's GCS would keep a record of some 2 KB in memory for each of the newest 100,000 calls, and
+    the driver asks for the state so often that the head's memory would grow for hours.
     """
     options = {
         "num_cpus": 0,

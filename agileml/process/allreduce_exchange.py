@@ -66,7 +66,7 @@ class AllReduceExchange:
         and its own part to each of the others.
         """
         if self._groups is None:
-            return 0  # the run ends: this machine has reported its failure
+            return 0  # the run is ending: this machine has reported its failure
         if isinstance(command, Form):
             self._size = len(command.group)
             self._form(self._groups, command, peers)

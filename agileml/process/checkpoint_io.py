@@ -70,7 +70,7 @@ class MachineStores:
 def check_place(spec: RunSpec) -> None:
     """Check before a run starts that it can write checkpoints and that its place is unused. Raises CheckpointError."""
     if spec.config.checkpoint is None or spec.restarts:
-        return  # after a restart the place is the run's own, and a disk that is full just then costs checkpoints alone
+        return  # after a restart the place is the run's own, and a full disk costs only checkpoints
     store = spec.stores()[0]
     store.probe()
     if spec.resume is None or len(spec.stores()) > 1:
@@ -130,7 +130,7 @@ class ManifestWriter:
         self._report = report
         self._warn = warn
         self._threads: list[threading.Thread] = []
-        self._told = ""  # why old checkpoints stay, as it was said last
+        self._told = ""  # the last reported reason why old checkpoints stay
 
     def ask(self, seal: Seal) -> None:
         """Start to write the manifest of a checkpoint."""
@@ -196,7 +196,7 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
 def _check_start(spec: RunSpec, report: Callable[[str], None]) -> None:
     """Check that a run which begins again at its start has no checkpoint. Raises StoreError.
 
-    A folder that was mounted a moment too late looked empty when the restart was decided. Another restart finds it.
+    The supervisor may have looked before the folder was mounted, and seen none; after this error it looks again.
     """
     if not spec.restarts or spec.config.checkpoint is None:
         return
@@ -213,7 +213,7 @@ def saved_before(
 ) -> Checkpoint | Unreadable | None:
     """The newest whole checkpoint for a restarted controller: of this run, or the one that it resumed from.
 
-    This does not verify checksums; reading a part does. That a place cannot be read goes to `report` as well.
+    This does not verify checksums; reading a part does. If a place cannot be read, `report` gets the reason as well.
     """
     try:
         for store in spec.stores():

@@ -71,7 +71,7 @@ class Delivery:
             self._changed.notify()
 
     def abort(self) -> None:
-        """From now on let every `take` of blocks that are not here raise Aborted."""
+        """Have every `take` of missing blocks raise Aborted from now on."""
         with self._changed:
             self.is_aborted = True
             self._changed.notify()
@@ -101,7 +101,7 @@ class Delivery:
         return [self._wait_for(partition) for partition in range(len(self._parts))]
 
     def needed_s(self) -> tuple[float, ...]:
-        """The seconds of computing until each partition was first needed, once; nothing where none was waited for.
+        """The seconds of computing until each partition was first needed, once; empty if none was waited for.
         Partitions that were never needed count as needed last."""
         if not self._needed:
             return ()
@@ -142,7 +142,7 @@ class ComputeJobs(ABC):
         before the rest of one that has begun."""
         match job:
             case Arrange() | PassOn():
-                raise AssertionError(job)  # only the computations of a stage wait for such
+                raise AssertionError(job)  # only the stages of a pipeline need these
             case Deliver():
                 self._delivery.deliver(job.partition, job.blocks)
             case Abort():
@@ -158,7 +158,7 @@ class ComputeJobs(ABC):
                 self._jobs.put((job, None))
 
     def _give_help(self) -> float:
-        """Do the jobs of helping that are queued; the seconds that they took."""
+        """Do the queued jobs of helping; return the seconds that they took."""
         if self._help.empty():
             return 0.0
         began_s = time.monotonic()
@@ -186,9 +186,9 @@ class ComputeJobs(ABC):
         """Carry out a job and report its result. `delivery`: the blocks of a computation. Raises Aborted."""
 
     def _next(self) -> bool:
-        """Do the next job, or call what was queued in its place; False at the end.
+        """Do the next job, or call the queued function; False at the end.
 
-        A function of its own, so that the job's arrays are freed before the next wait.
+        Separate from the loop, so that the job's arrays are freed before the next wait.
         """
         asked = self._jobs.get()
         if callable(asked):
@@ -216,8 +216,8 @@ def load_ahead(
     job: LoadSlices,
     report: Callable[[NodeEvent | Failure], None],
 ) -> str | None:
-    """Load what a job asks for; why the slices that are to follow do not fit, where the run can do without them.
-    Where it cannot, that is reported as its failure."""
+    """Load the slices of a job. Returns why later slices do not fit, if the run can do without them; otherwise reports
+    a failure."""
     if job.ahead is None:
         load()
         return None
@@ -263,7 +263,7 @@ class ComputeThread(ComputeJobs):
         self.pace.slow_down(factor, time.monotonic() + seconds)
 
     def change_speed(self, speed: float) -> None:
-        """From now on this machine has `speed` times the speed that it began with."""
+        """Compute at `speed` times the initial speed from now on."""
         self.pace.speed = speed * self._own_speed
 
     def schedstats(self) -> list[Path]:
@@ -385,7 +385,7 @@ class ComputeThread(ComputeJobs):
         return paused_s
 
     def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
-        """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""
+        """The rows that the bundles read; cached, because the next computation needs them again."""
         key = (clock, bundles)
         if self._reads is None or self._reads[0] != key:
             parts = self._work.parts

@@ -64,17 +64,17 @@ from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 
 TICK_S = 0.05
-GONE_TOLD = 256  # names of machines that went, repeated to those that stay: a message may be lost
+GONE_TOLD = 256  # names of gone machines, repeated to the others: a message may be lost
 
 
-Told = Happened | Released | Strike  # each is told until the driver says that it has dealt with it
+Told = Happened | Released | Strike  # `state` repeats each until the driver has dealt with it
 
 
 @dataclass(frozen=True)
 class HeadState:
-    """What the driver has not dealt with, from number `first` on, and the state of the run.
+    """The state of the run, and in `told` what the driver has not dealt with, from number `first` on.
 
-    `address`: this controller's. `spent_s` has a machine that is gone one last time.
+    `address`: this controller's. A machine that is gone is in `spent_s` one last time.
     """
 
     address: Address
@@ -148,7 +148,7 @@ class Head:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
-        self._met_s: dict[str, float] = {}  # when a machine last spoke, or was told where this controller is
+        self._met_s: dict[str, float] = {}  # when a machine last spoke, or was told our address
         self._meet_again_s = spec.config.heartbeat.timeout_s
         self._seen_due_s = 0.0
         self._usage: dict[str, Usage] = {}
@@ -177,8 +177,8 @@ class Head:
     def register(self, address: Address, up: NodeUp, replaced: NodeUp | None = None) -> None:
         """Connect to a machine whose process is up at this address, and tell the controller.
 
-        replaced: the reliable machine in whose place it came, of whose death the controller hears now. Not in a call of
-        its own, which may come first: with neither of them the controller would end the run.
+        replaced: the dead reliable machine in whose place it came. One call tells the controller of both: if it learned
+        of the death first, it would have neither and would end the run.
         """
 
         def meet() -> None:
@@ -192,9 +192,9 @@ class Head:
         self._call(meet)
 
     def register_gone(self, up: NodeUp, loss: Loss) -> None:
-        """Tell the controller of a machine that went, perhaps before it took over.
+        """Tell the controller of a machine that is gone, perhaps since before this controller began.
 
-        Of one that it does not know it must hear if the durable view names it. Others may have left in order.
+        If the durable view names the machine, the controller must learn of its loss, even if it does not know it.
         """
 
         self._call(lambda: self._note_gone(up, loss))
@@ -219,8 +219,8 @@ class Head:
     def state(self, written: Done | None = None) -> HeadState:
         """The state of the run; figures of work and spans are returned once.
 
-        written: the events that the driver has written, and the releases and faults that it has dealt with, which this
-        controller may forget; None: all that the last call returned. What it says of another's counts nothing.
+        written: how many events the driver has written, and releases and faults it has dealt with: this controller may
+        forget them. It ignores a count of another controller's. None: all that the last call returned.
         """
         with self._lock:
             if written is None or written.sender == self.address:
@@ -343,9 +343,9 @@ class Head:
             self._transport.send(name, header, arrays)
 
     def _meet(self, name: str) -> None:
-        """Tell a machine where this controller is, again and again until it speaks: it may know only the one before.
+        """Tell a machine the address of this controller until it speaks: it may know only the one before.
 
-        A controller that has stopped, perhaps because another one acts now, says nothing.
+        A controller that has stopped, perhaps because another one has replaced it, tells nothing.
         """
         if self._halted is None:
             self._met_s[name] = time.monotonic()
@@ -364,8 +364,8 @@ class Head:
     def _unread(self, machine: str, failure: Failure) -> None:
         """Let the controller judge a machine that could not read a checkpoint.
 
-        The first one it sends away: the reason may be its own mount. If it ends the run instead, that is not the fault
-        of the user's code: the checkpoints are there, and the run goes on from them once they can be read.
+        The controller sends the first such machine away: the reason may be its own mount. If it ends the run, the
+        user's code is not at fault (`HaltKind.UNREAD`): the run can go on once its checkpoints can be read.
         """
         was_halted = self._halted is not None
         self._handle(Received(machine, failure))

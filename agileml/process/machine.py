@@ -83,8 +83,8 @@ class Machine:
         hardware: Hardware | None = None,
         died: Callable[[str], None] | None = None,
     ) -> None:
-        """`hardware` None: one core. `died` is called with a sentence when a compute process ends by itself, in another
-        thread; without it the run ends."""
+        """`hardware` None: one core. If a compute process ends by itself, another thread calls `died` with the reason;
+        without `died` the machine reports a failure."""
         self.name = name
         self.application = application
         self.job = spec.job(application)
@@ -203,7 +203,7 @@ class Machine:
         return None if recorder is None else self._in_server_thread(recorder.end)
 
     def _in_server_thread(self, look: Callable[[], T]) -> T:
-        """Call `look` in the server thread, or here once that has ended."""
+        """Call `look` in the server thread, or here once that thread has ended."""
         answer: Future[T] = Future()
         self._asked.put(lambda: answer.set_result(look()))
         self._transport.wake()

@@ -52,7 +52,7 @@ class GcsStore:
     def create(self, number: int, text: str) -> bool:
         from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-        # Ray repeats a call whose answer was lost: then the record that is there already is our own.
+        # Ray repeats a call whose answer was lost: then the record that exists is our own.
         if (
             _internal_kv_put(self._key(number), text.encode(), overwrite=False)
             and _internal_kv_get(self._key(number)) != text.encode()

@@ -26,7 +26,7 @@ class Rooms(Protocol):
 
 
 class NoRooms:
-    """Nothing is received in place: a stage reads its own partitions, which lie where they are."""
+    """Memory for no answer: a stage reads the partitions that its machine owns, where they lie."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -40,7 +40,7 @@ class RendezvousBuffers:
 
     Each partition of a clock gets its place in the whole tables once. An answer that arrives a second time, for another
     clock, or while a computation reads the tables gets other memory; the worker copies it later or drops it. A
-    computation that began without some partitions has them written to its tables: it reads none before it is delivered.
+    computation that began before some partitions had come gets them in its tables: it reads none before its `Deliver`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RendezvousBuffers:
         self._reading = (0, -1)  # epoch and clock
         self._filling: tuple[int, int] | None = None  # the reading of a computation that lacks partitions
         self._given: set[tuple[int, int]] = set()  # (table, partition)
-        self.lent = 0  # arrays that got a place so far
+        self.lent = 0  # arrays that were given a place so far
 
     def room(self, header: bytes, number: int, size: int) -> Array | None:
         """The buffer for array `number` of a message, of `size` bytes (uint8); None: the transport allocates one."""
@@ -90,8 +90,8 @@ class RendezvousBuffers:
         return 0 <= partition < layout.partitions and table < len(layout.tables)
 
     def close(self, command: Compute, epoch: int) -> None:
-        """Stop all writing to the tables: from now on a computation reads them. Only partitions that it lacks may come
-        there, in answers of this epoch."""
+        """Stop all writing to the tables: from now on a computation reads them. Only answers of this
+        epoch may still bring the partitions that it lacks."""
         self._keep_off()
         clock = self._reading[1]
         assert clock == command.clock or not self._lies_here(command), (self._reading, command.clock)

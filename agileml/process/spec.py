@@ -83,8 +83,8 @@ class RunSpec:
     `folder`: the base of the config's relative paths, which need not be the current folder. `resume`: the checkpoints
     to resume from, a folder or s3://bucket/prefix. `unit_s`: seconds of a unit, on machines of a market that stand for
     slower ones; 0 for the config's. `restarts`: how often the head of this run died before; `least_epoch`: the newest
-    one until then. `stages`: the layers of a pipeline, measured once where the run begins. `may_change_optimizer`: a
-    resume takes the optimizer's settings from this config, not as they were.
+    epoch until then. `stages`: the layers of a pipeline, measured once where the run begins. `may_change_optimizer`: a
+    resume takes the optimizer's settings from this config, not from the checkpoint.
     """
 
     run: str
@@ -99,7 +99,7 @@ class RunSpec:
     may_change_optimizer: bool = False
 
     def machine_name(self, number: int) -> str:
-        """The name of the machine that started as this one, from 0. No other machine of the run ever has it."""
+        """The name of the `number`-th machine to start, from 0. No other machine of the run ever has it."""
         return f"m{number}-r{self.restarts}" if self.restarts else f"m{number}"
 
     def settings(self) -> Settings:
@@ -133,7 +133,7 @@ class RunSpec:
         return path if is_name else placed
 
     def measured(self, application: Application) -> RunSpec:
-        """With the layers of the application's pipeline, where the config asks for one. Raises ConfigError."""
+        """This spec with the layers of the application measured, if the config has a pipeline. Raises ConfigError."""
         pipeline = self.config.pipeline
         if pipeline is None:
             return self
@@ -164,8 +164,8 @@ class RunSpec:
         return build(self.config.application, self.settings())
 
     def settled(self, application: Application) -> RunSpec:
-        """The same with what this application, built from it, decides; as machines get it. Raises ConfigError,
-        InputError."""
+        """The spec that machines get: this one with the decisions of the application that was built from it. Raises
+        ConfigError, InputError."""
         config = completed(self.config, application)
         check_schedule(config, application)
         return replace(self, config=config, application=application.as_sent() or self.application)
@@ -312,7 +312,7 @@ class RunSpec:
 def _exchange(config: JobConfig) -> Exchange:
     if config.consistency.kind == "elastic":
         return SuperstepExchange()
-    # The share of a machine that is always alone is everything, and it would send its steps to itself.
+    # A machine that is always alone owns every partition, so there is nothing to share.
     if config.optimizer.sharded and config.machines.max > 1:
         return SharedStateExchange()
     return PoolExchange() if has_pool(config) else exchange_of(config.exchange)

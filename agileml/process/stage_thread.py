@@ -1,4 +1,4 @@
-"""The compute thread of a pipeline's stage: drives its walk through a clock, and waits for what neighbours send.
+"""The compute thread of a pipeline's stage: drives its walk through a clock, and waits for messages of neighbours.
 
 A computation ends early when the worker aborts it, because a membership change began the clock again for all stages.
 """
@@ -45,18 +45,18 @@ class Mailbox:
             self._changed.notify()
 
     def wake(self) -> None:
-        """Let a wait look again whether its computation has been aborted."""
+        """Have a wait check again whether its computation has been aborted."""
         with self._changed:
             self._changed.notify()
 
     def arrange(self, command: Arrange) -> None:
-        """The stages of an epoch are known; what older epochs sent is dropped."""
+        """Learn the stages of an epoch, and drop the messages of older epochs."""
         with self._changed:
             self._crossings.arrange(command)
             self._changed.notify()
 
     def deliver(self, crossing: Crossing) -> None:
-        """A neighbour's message, perhaps a second time."""
+        """Keep a neighbour's message, which may come twice."""
         with self._changed:
             self._crossings.deliver(crossing)
             self._changed.notify()
@@ -86,7 +86,7 @@ class Mailbox:
         return cursor.is_aborted or self._is_closed
 
     def forget(self, epoch: int, clock: int) -> None:
-        """All of a clock is computed here: its messages, also those that come again, are of no use."""
+        """Drop the messages of a clock that is computed here, also those that come again."""
         with self._changed:
             self._crossings.forget(epoch, clock)
 
@@ -115,7 +115,7 @@ class StageThread(ComputeThread):
         super().stop()
 
     def ask(self, job: ComputeJob | Deliver | Abort | Arrange | PassOn) -> None:
-        """Queue a job, or hand a computation what it may be waiting for."""
+        """Queue a job, or deliver a message that a computation may be waiting for."""
         match job:
             case Arrange():
                 self._mailbox.arrange(job)

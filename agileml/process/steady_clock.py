@@ -1,7 +1,7 @@
 """Wall time that never jumps: read once, then advanced by a monotonic clock that counts through suspends.
 
-Timeouts, repeats and the times in the log use it. With the wall clock, setting it back by an hour would stop every
-retry of this process for an hour. After such a change, deadlines that come in wall time are off by it.
+Timeouts, retries and the times in the log use it: if they used the wall clock, setting it back by an hour would stop
+all retries for an hour. Deadlines that other programs give in wall time are off by such a change.
 """
 
 from __future__ import annotations

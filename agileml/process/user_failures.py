@@ -1,4 +1,4 @@
-"""The report of an application or data that fails on a machine: the same from a thread and from a compute process."""
+"""Reports a failure of the application or its data on a machine, alike from a thread and from a compute process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ComputeJob = Begin | Compute | LoadSlices
 
 
 def told(error: BaseException) -> tuple[str, str]:
-    """The sentence for an exception while computing, and the traceback where it helps, both as they can travel: of
-    bounded length, and with escapes for what is no text, as in the name of a file in another encoding."""
+    """The sentence for an exception of user code, and the traceback where it helps. Both can travel: their length is
+    bounded, and bytes that are no text are escaped, as in a file name in another encoding."""
     problem, trace = (text.encode("utf-8", "backslashreplace").decode() for text in _told(error))
     return problem[:MOST_CHARACTERS], trace[-MOST_CHARACTERS:]
 
@@ -31,7 +31,7 @@ def _told(error: BaseException) -> tuple[str, str]:
 
 
 def failure_while(doing: ComputeJob | None, problem: str, trace: str) -> Failure:
-    """The report of a failure while a machine did this job; None: before its first one."""
+    """The report of a failure during this job; None: before the machine's first one."""
     match doing:
         case None:
             return Failure(problem, trace, Task.START)

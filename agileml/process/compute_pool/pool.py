@@ -74,9 +74,9 @@ class _Process:
 
 
 class ComputePool(ComputeJobs):
-    """As `ComputeThread`, with the processes of the first of `start.splits`, and then of the quickest.
+    """As `ComputeThread`, with several processes: those of the first of `start.splits`, later those of the fastest.
 
-    `died` is called, in a thread of the pool, with a sentence when a process ends by itself.
+    When a process ends by itself, a thread of the pool calls `died` with a sentence.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ComputePool(ComputeJobs):
         self._help_tables = SharedTables(work.layout, self._help_fd)
         self._processes: list[_Process] = []
         self._choice = SplitChoice(start.splits) if len(start.splits) > 1 else None
-        self._using = start.splits[0].workers  # so many of the processes, the first ones
+        self._using = start.splits[0].workers  # how many processes compute: the first ones
         self._ahead = ItemsAhead(lambda: [process.popen.pid for process in self._processes])
         self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._stopping = threading.Event()
@@ -217,7 +217,7 @@ class ComputePool(ComputeJobs):
                 self._over(job)
 
     def _load(self, slices: Units) -> None:
-        """Each process loads its share of the slices that none has."""
+        """Have each process load its share of the slices that none has."""
         used = self._processes[: self._using]
         here = union(1 << index for process in used for index in process.loaded)
         dealt = shares(slices & ~here, 1, [set() for _ in used])
@@ -236,7 +236,7 @@ class ComputePool(ComputeJobs):
         return dealt
 
     def _rows(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
-        """The rows that the bundles read. The last answer is cached, because the next computation needs it again."""
+        """The rows that the bundles read; cached, because the next computation needs them again."""
         if self._reads is not None and self._reads[0] == (clock, bundles):
             return self._reads[1]
         sparse = [table for table in self._work.layout.tables if table.sparse]
@@ -257,7 +257,7 @@ class ComputePool(ComputeJobs):
         return reads
 
     def _compute(self, job: Compute, delivery: Delivery) -> None:
-        """Report each bundle when its last sum is there; with the last one, the parameters may be overwritten."""
+        """Report each bundle once its last sum is there. After the last bundle the parameters may be overwritten."""
         reads = self._rows(job.clock, job.bundles)
         self.tables.fill(reads.rows, delivery.all())
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
@@ -290,7 +290,7 @@ class ComputePool(ComputeJobs):
         self._choose_split(job, union(job.bundles).bit_count(), time.monotonic() - began_s)
 
     def _choose_split(self, job: Compute, units: int, seconds: float) -> None:
-        """A job took so long: go on with the split that is to be tried next, or to stay."""
+        """Learn from a job's time: go on with the next split to try, or with the chosen one."""
         if self._choice is None or job.is_help:
             return
         before = self._choice.split
@@ -314,8 +314,8 @@ class ComputePool(ComputeJobs):
             os.close(process.life_fd)
 
     def _compute_by_chunks(self, job: Compute, delivery: Delivery) -> None:
-        """As `_compute`, bundle by bundle, in rounds of so many chunks as there are processes. Between them the machine
-        may want help to be computed first."""
+        """As `_compute`, bundle by bundle, in rounds of one chunk for each process; queued help is computed between
+        rounds."""
         reads = self._rows(job.clock, job.bundles)
         (self._help_tables if job.is_help else self.tables).fill(reads.rows, delivery.all())
         counts = tuple(len(reads.rows[t.name]) if t.sparse else 0 for t in self._work.layout.tables)
@@ -350,7 +350,7 @@ class ComputePool(ComputeJobs):
         return count
 
     def _add_round(self, fold: Fold, job: Compute, units: Units, counts: tuple[int, ...]) -> None:
-        """Have the processes compute some units, and add up what they find."""
+        """Have the processes compute some units, and add up their sums."""
         expected = {}
         for index, mine in enumerate(self._dealt((units,))):
             if mine:
@@ -371,7 +371,7 @@ class ComputePool(ComputeJobs):
             process.pipe.send(order)
 
     def _answers(self, expected: dict[int, int]) -> Iterator[tuple[int, Answer]]:
-        """So many answers of each process, as they come. Raises _UserCodeError, EOFError."""
+        """The answers of the processes as they come: `expected[i]` of process i. Raises _UserCodeError, EOFError."""
         left = dict(expected)
         index_of = {self._processes[index].pipe: index for index in left}
         while left:

@@ -1,4 +1,4 @@
-"""A compute process: builds the application, loads the slices that fall to it, and computes sums into shared memory.
+"""A compute process: builds the application, loads its share of the slices, and computes sums into shared memory.
 
     python -m agileml.process.compute_pool.process PIPE LIFE TABLES HELP RESULTS
 
@@ -86,7 +86,7 @@ class ComputeProcess:
         return [reads.rows[table.name] for table in self._work.layout.tables if table.sparse]
 
     def _reads(self, clock: int, units: Units) -> Reads:
-        """The rows that the units read. The last answer is cached, because computing needs it again."""
+        """The rows that the units read; cached, because computing needs them again."""
         if self._read is None or self._read[0] != (clock, units):
             self._work.load(sorted({unit // self._work.parts for unit in members(units)}))
             self._read = ((clock, units), self._work.reads(clock, [units]))

@@ -1,4 +1,4 @@
-"""How a machine's cores are best split between processes and threads, chosen from what its first jobs take.
+"""Chooses how to split a machine's cores between processes and threads, from the times of its first jobs.
 
 Every split is tried for a few of the jobs that the machine has to do anyhow, from the fewest threads a process upwards,
 until one is slower than the one before. Time is an argument; nothing here knows of processes.
@@ -38,7 +38,7 @@ class SplitChoice:
         self._jobs: list[float] = []
 
     def computed(self, units: int, seconds: float) -> SplitFound | None:
-        """A job of so many units is done; returns the choice, once."""
+        """Learn from a job; returns the choice, once."""
         if self._skip:
             self._skip -= 1
             return None

@@ -1,4 +1,4 @@
-"""How long the threads that compute ran, and waited for a core, as the kernel counts it."""
+"""Reads from the kernel how long the threads that compute ran, and waited for a core."""
 
 from __future__ import annotations
 

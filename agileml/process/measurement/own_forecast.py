@@ -47,5 +47,5 @@ class OwnForecast:
 
 
 def own_forecast(config: JobConfig, files: Callable[[], Iterable[Path]]) -> OwnForecast | None:
-    """The forecast that a config asks for; None: whoever plans the clocks averages the speeds. Raises ConfigError."""
+    """The forecast that a config asks for; None: the planner of the clocks averages the speeds. Raises ConfigError."""
     return OwnForecast(files) if config.balance.predictor == "narx" else None
