@@ -134,7 +134,7 @@ class Cloud(Protocol):
         ...
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
-        """Give back; idempotent. What runs for a job of which nothing is left, and is of no order, goes with it."""
+        """Give back; idempotent. Once the job holds nothing, the cloud also ends what runs for it without an order."""
         ...
 
     def held(self) -> tuple[Instance, ...]:
@@ -159,7 +159,7 @@ class RefusedError(CloudError):
 
 
 class KnownTokenError(RefusedError):
-    """The market knows the order's token from an order in other words, for which it may have sold instances."""
+    """The market knows the order's token from a different order, for which it may have sold instances."""
 
 
 class CapacityError(RefusedError):

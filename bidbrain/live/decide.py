@@ -155,7 +155,7 @@ def _by_instance(step: Step, setting: Setting) -> Step:
 
 @dataclass(frozen=True)
 class Allowed:
-    """How much of a purchase the guards and the market allow; `why` it is less than decided, empty if it is all.
+    """The part of a purchase that the guards and the market allow; `why` it is less than decided, empty if it is all.
 
     by_guard: a guard of the user made it less, not the market.
     """
@@ -220,7 +220,7 @@ def allowed_on_demand(
 ) -> Allowed:
     """How much of a purchase of on-demand instances may be made: all of it, or as many instances as fit.
 
-    What the decision gives back for them does not have to be affordable for an hour beside them.
+    The budget does not have to pay an hour of the instances that the decision gives back for them.
     """
     reliable = setting.reliable
     each, price = reliable.vcpus_per_machine, reliable.on_demand
@@ -246,7 +246,7 @@ def allowed_on_demand(
 
 def lost_reliable(setting: Setting, state: JobState, guards: Guards, now_s: int) -> str | None:
     """The reason to stop a job that has lost its reliable instances: the budget does not pay for others. None: it does,
-    or the job has them, or never had any: a job is refused before it begins where they are too dear."""
+    or the job has some, or never had any (`dry_run` refuses a job that cannot pay for them)."""
     if (
         not state.had_reliable
         or state.has_reliable

@@ -175,7 +175,7 @@ def _lost_s(clock: Clock, speeds: Speeds, vcpus: Mapping[str, int], job_vcpus: i
 
 @dataclass(frozen=True)
 class Sent:
-    """What `machines` sent to each other within `seconds`."""
+    """Bytes that `machines` sent to each other within `seconds`."""
 
     seconds: float
     machines: int
@@ -189,7 +189,7 @@ def estimate_traffic(sent: Sequence[Sent]) -> float | None:
         return None
     machine_h = sum(each.seconds * each.machines for each in several) / 3600.0
     moved_gb = 2.0 * sum(each.sent_bytes for each in several) / 1e9  # what one sends another receives
-    return float(f"{moved_gb / machine_h:.2g}")  # more digits would only be news every second
+    return float(f"{moved_gb / machine_h:.2g}")  # with more digits the figure would change every second
 
 
 @dataclass
@@ -211,7 +211,7 @@ class Estimator:
         self._clocks.append(clock)
 
     def sent(self, sent: Sent) -> None:
-        """Take what all machines sent in some seconds."""
+        """Take a measurement of the machines' traffic."""
         self._sent.append(sent)
 
     def measured(self) -> Measurements:

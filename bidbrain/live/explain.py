@@ -68,7 +68,7 @@ class _Told:
 def explain(records: Iterable[Record]) -> Iterator[ExplainedLine]:
     """A line for everything that was bought, refused, left or lost, under the decision that made it.
 
-    Decisions that kept everything are counted, not told.
+    Decisions that kept everything are counted, not listed.
     """
     told = _Told()
     for record in records:

@@ -30,7 +30,7 @@ class Guards:
     hold_s: int = HOUR_S
 
     def lasting(self, seconds: int) -> Guards:
-        """The same limits for a job whose end takes so long: machines are held, and paid, until it is over."""
+        """The same limits for a job whose end takes `seconds`, during which it still pays for its machines."""
         reserve_s, hold_s = max(self.reserve_s, seconds), max(self.hold_s, seconds)
         return replace(self, reserve_s=reserve_s, hold_s=hold_s)
 
@@ -113,7 +113,7 @@ def affordable(
 
 @dataclass(frozen=True)
 class Replacing:
-    """What a decision that buys on demand may give back: no more than it has bought, unless it has bought all.
+    """The limit on what a decision that buys on demand gives back: no more than it has bought, until it has bought all.
 
     short_vcpus: asked for and not bought. spare_vcpus: bought, and nothing given back for them yet.
     """
@@ -122,14 +122,14 @@ class Replacing:
     spare_vcpus: int = 0
 
     def bought(self, asked_vcpus: int, got_vcpus: int) -> Replacing:
-        """After a purchase: so many were decided, so many came."""
+        """After a purchase of `asked_vcpus` that brought `got_vcpus`."""
         short = self.short_vcpus + max(0, asked_vcpus - got_vcpus)
         return Replacing(short, self.spare_vcpus + got_vcpus)
 
     def may_give_back(self, vcpus: int) -> bool:
-        """Whether the job then still has what the decision meant it to have, or as much as before."""
+        """True if the job would still have what the decision intended, or as much as before."""
         return not self.short_vcpus or vcpus <= self.spare_vcpus
 
     def gave_back(self, vcpus: int) -> Replacing:
-        """After so many were given back."""
+        """After the job gave `vcpus` back."""
         return replace(self, spare_vcpus=max(0, self.spare_vcpus - vcpus))

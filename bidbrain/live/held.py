@@ -25,7 +25,7 @@ class HeldInstances:
         self._job.trainer.hold(at_s, tuple(seats[True]), tuple(seats[False]))
 
     def tell_again(self, now_s: int) -> None:
-        """Tell a trainer that may be new what it holds, and every notice that is not over: a queue gives each once."""
+        """Tell a trainer that may be new its instances and all open notices: a queue delivers each notice only once."""
         self.tell(now_s)
         state = self._job.state
         ours = {instance.instance_id for instance in state.open_instances()}
@@ -39,7 +39,7 @@ class HeldInstances:
     def pass_on_notices(self, now_s: int) -> None:
         """Journal new notices, and tell the trainer all that are open.
 
-        EC2's events are those of the whole account. A machine may be warned before its order has had an answer.
+        EC2's queue has the events of the whole account. A notice may come before the answer to the machine's order.
         """
         state = self._job.state
         ours = {instance.instance_id for instance in state.open_instances()}
@@ -59,8 +59,8 @@ class HeldInstances:
         return self._job.state.over(self._job.cloud.ended(ids)) if ids else {}
 
     def record_events(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
-        """Journal an instant's evictions and ends of hours, and remove them from `ended`, as what a decision has given
-        back since the cloud was asked."""
+        """Journal an instant's evictions and ends of hours, and remove them from `ended`, also allocations that a
+        decision has given back since the cloud was asked."""
         state = self._job.state
         for number in [number for number in ended if state.account.find(number) is None]:
             del ended[number]
@@ -91,8 +91,8 @@ class HeldInstances:
             self.tell(at_s)
 
     def record_up_to(self, at_s: int, ended: dict[int, EndedInstance]) -> None:
-        """Journal the evictions and ends of hours up to an instant, in the order of time. While a purchase is answered
-        hours may end, on a market that is played fast several."""
+        """Journal the evictions and ends of hours up to an instant, in the order of time. Several hours
+        may end during a purchase on a market that is played fast."""
         while True:
             due = self._hour_ends() + [last.at_s for last in ended.values()]
             if not due or min(due) > at_s:

@@ -45,9 +45,9 @@ class Trainer(Protocol):
         ...
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """Move what these instances hold to others; they are given back as soon as this returns.
+        """Move partitions and work of these instances to others. The service gives them back as soon as this returns.
 
-        After `drain`, and with all that are held, the job ends with that.
+        After `drain`, if these are all instances that the job holds, the job ends.
         """
         ...
 
@@ -90,7 +90,7 @@ class JobPlan:
 
     @cached_property
     def limits(self) -> Guards:
-        """The guards, with a budget that is enough for the job's end too."""
+        """The guards, whose reserve also pays for the job's end."""
         return self.guards.lasting(self.drain_s + self.leave_s)
 
 

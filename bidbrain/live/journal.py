@@ -136,7 +136,7 @@ class Answered:
 
 
 class Skip(StrEnum):
-    """A reason that is more than a sentence, for a step that was skipped."""
+    """A reason for which a step was skipped that programs must recognize."""
 
     NOT_REPLACED = "not_replaced"  # a machine is kept: the one that was to replace it was not bought
 

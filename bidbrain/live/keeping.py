@@ -1,6 +1,6 @@
 """Risk that outlives jobs: one object per job in a folder or a bucket, read together by all jobs.
 
-A job writes only its own object, whole, from its own tally; the others' it reads and adds up. So two writers cannot
+A job writes only its own object, whole, from its own tally, and reads those of the others. So two writers cannot
 lose each other's counts, and a service that dies anywhere writes the same object again. `bands.csv`, if it is there,
 takes precedence over the package's bands.
 """

@@ -122,7 +122,7 @@ class Replay:
         warnings: Warnings | None = None,
         book: ReplayBook | None = None,
     ) -> None:
-        """book: what was bought and ended so far; instances that are held by it are started again."""
+        """book: the purchases and ends so far; instances that it still holds are started again."""
         self._setting = setting
         self._exchange = exchange_of(setting)
         self._now_s = now_s
@@ -137,7 +137,7 @@ class Replay:
             self._go_on(book)
 
     def _go_on(self, book: ReplayBook) -> None:
-        """Take up what a book says, evict what the market has taken since, and start what is left."""
+        """Restore the purchases of a book, evict what the market has taken since, and start the other instances."""
         for entry in book.records:
             match entry:
                 case Sold(at_s, order):
@@ -163,7 +163,7 @@ class Replay:
         return Quotes(self._exchange.offers(now_s), str(self._changes_until(now_s)))
 
     def _changes_until(self, now_s: int) -> int:
-        """An instant that stays the same exactly as long as the market does."""
+        """The pulse of `Quotes`: an instant that changes exactly when the market does."""
         return self._exchange.next_change_s(now_s)
 
     def next_change_s(self, now_s: int) -> int:

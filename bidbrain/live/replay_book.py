@@ -1,7 +1,7 @@
 """The book of a replayed market: its purchases and their ends, on disk, so that it outlives the process that plays it.
 
-A line is written before anything follows from it. Market time goes on while no process plays the market, by the
-computer's clock: the instances that are held are paid, and may be taken.
+A line is written before anything follows from it. Market time goes on by the computer's clock while no process
+plays the market: held instances cost money, and may be evicted.
 """
 
 from __future__ import annotations

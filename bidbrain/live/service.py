@@ -1,9 +1,9 @@
 """The decision loop of a live job: watches the market, asks the policy, journals its decisions and carries them out.
 
 The pure parts are `state`, `decide` and `guards`; `steps` carries a decision out and ends the job, `held` follows the
-instances, and this module holds their order. The service journals every action
-before it acts, so the next service continues where the last one died: it asks about an unanswered order with the same
-token, repeats releases, and gives back instances that belong to no order.
+instances, and this module calls them in order. The service journals every action before it acts, so the next service
+continues where the last one died: it asks about an unanswered order with the same token, repeats releases, and gives
+back instances that belong to no order.
 
 Within an instant the order is that of `simulate.simulator`: hours end and evictions come (in order of acquisition),
 orders come due, the policy decides. Events between two polls are processed chronologically.
@@ -87,7 +87,7 @@ class Service:
         while self.state.closed is None:
             self.step()
             if self.state.closed is None:
-                # What is overdue while no call is answered makes no call sooner.
+                # While no call is answered, overdue work does not shorten the wait: `retry_s` does.
                 due_s = NEVER_S if self._watch.is_unanswered else self.state.next_s()
                 until_s = min(due_s, self._steps.retry_s)
                 decided = self.state.decided
@@ -135,8 +135,8 @@ class Service:
         return False
 
     def _over_budget(self, now_s: int) -> str | None:
-        """The reason to stop for the budget. A process that was away, or whose clock was set forward, still counts
-        machines that ended meanwhile: it asks for their ends before it says so."""
+        """The reason to stop for the budget. After an absence, or if the clock was set forward, the account may count
+        machines that have ended: the service first asks the cloud for their ends."""
         limits, account = self._job.plan.limits, self.state.account
         if over_budget(limits, account, now_s) is None:
             return None
@@ -145,7 +145,7 @@ class Service:
         except UnknownOutcomeError as error:
             self._steps.not_answered(error)
         except CloudError:
-            pass  # the budget holds without an answer; the service meets the error again, and says it
+            pass  # the budget holds without an answer; the service meets and reports the error again
         return over_budget(limits, account, now_s)
 
     # -- going on -----------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ class Service:
                 self._held.give_back_strays(now_s)
                 self._reconciled_s = now_s
             if not self._steps.buy_reliable(now_s):
-                self._held.record_until(now_s, ended)  # nothing is decided meanwhile
+                self._held.record_until(now_s, ended)  # the policy waits for them
                 return
-            if quotes is None:  # nothing is decided, but what happened is heard
+            if quotes is None:  # the policy cannot decide, but events are journaled
                 self._held.record_until(now_s, ended)
             elif self._go_through(now_s, ended, quotes):
                 self._look_again(now_s, quotes, ended)
@@ -185,12 +185,12 @@ class Service:
         self._watch.quoted = quotes.troubles
         if not (left_alone := self.state.failures.left_alone(now_s)):
             return quotes
-        # Who waits for the market waits for these, too.
+        # A policy that waits for the market waits for these markets, too.
         pulse = " ".join([quotes.pulse, *sorted(map(str, left_alone))])
         return replace(quotes, pulse=pulse, full=quotes.full | left_alone)
 
     def _go_through(self, now_s: int, ended: dict[int, EndedInstance], quotes: Quotes) -> bool:
-        """All instants until now at which something happened or is due. False: the rest is done later."""
+        """Process every instant until now at which something happened or is due. False: the rest is done later."""
         state = self.state
         while (at_s := min([state.next_s(), *(last.at_s for last in ended.values())])) <= now_s or state.asks:
             at_s = max(min(at_s, now_s), self.state.last_s)  # a purchase may have taken seconds
@@ -201,7 +201,7 @@ class Service:
                 return False
             woken = state.wake_s is not None and state.wake_s <= at_s
             if (state.asks or woken) and now_s - at_s > LATE_S:
-                # The policy is asked as of now, so it must see what came until now.
+                # The policy decides as of now, so it must see all events until now.
                 self._held.record_until(now_s, ended)
                 if not all(self._steps.ask(pending, now_s) for pending in state.due(now_s)):
                     return False
@@ -221,8 +221,8 @@ class Service:
         return self._steps.carry_out(as_of_s, now_s)
 
     def _look_again(self, now_s: int, quotes: Quotes, ended: dict[int, EndedInstance]) -> None:
-        """Decide when the market changes, if the policy waits for that, and again soon after a full market: later each
-        time if it was none, but a quota or a limit."""
+        """Decide when the market changes, if the policy waits for that. Decide again soon if a market was full; ever
+        later if a quota or a limit refused the orders."""
         state, decided = self.state, self.state.decided
         if decided is None or state.draining is not None:
             return

@@ -75,15 +75,15 @@ class JobState:
         self.heard = False  # an event happened that the policy has not been asked about
         self.work_due = False  # there were evictions since the work was last journaled
         self.had_reliable = False
-        self.full: set[Market] = set()  # markets that refused since the decision
-        self.in_vain = 0  # decisions in a row that bought nothing, for another reason than the market's
+        self.full: set[Market] = set()  # markets that refused an order of the newest decision
+        self.in_vain = 0  # decisions in a row that bought nothing because of a quota or a limit
         self._is_sold = self._is_forbidden = False  # the answers to the newest decision's orders
         self.failures = Failures()
         self.pending: dict[int, Pending] = {}
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: dict[str, InstanceNotice] = {}  # by id
         self.at_risk: set[int] = set()  # allocations with an instance that the cloud has warned of
-        self._early: list[InstanceNotice] = []  # of instances that no order was answered with yet
+        self._early: list[InstanceNotice] = []  # of instances that came with no answer yet
         self.draining: Draining | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None
@@ -201,7 +201,7 @@ class JobState:
             self.instances[number] = share
 
     def _buy_on_demand(self, record: Answered, ordered: Ordered, order: Order) -> None:
-        """As one allocation, or each machine as one: where it ends on its own, its bill ends with it."""
+        """Open one allocation, or one for each machine where machines end, and are billed, one by one."""
         each, instances = order.vcpus_per_machine, record.instances
         if ordered.parts > 1:
             lots = [(each, instances[i : i + 1]) for i in range(len(instances))]
@@ -214,12 +214,12 @@ class JobState:
             self.instances[bought.number] = lot
 
     def _notice(self, record: Noticed) -> None:
-        """Remember notices. A rebalance hint is in the ledger too: it says something about its pool."""
+        """Remember notices. A rebalance hint goes to the ledger too: it is evidence of its pool's risk."""
         self.noticed.update((notice.notice_id, notice) for notice in record.notices)
         self._warn(record.at_s, (*self._early, *record.notices))
 
     def _warn(self, now_s: int, notices: Iterable[InstanceNotice]) -> None:
-        """Take notices of instances that are held, and keep the others as long as an order has no answer."""
+        """Apply notices of held instances; keep the others while an order has no answer, which may be theirs."""
         self._early = []
         for notice in notices:
             number = self._number_of(notice.instance_id)
@@ -319,7 +319,7 @@ class JobState:
 
     @property
     def lacks_reliable(self) -> int:
-        """Reliable instances that the job should have, and neither has nor has ordered."""
+        """How many reliable instances the job should have, and has neither got nor ordered."""
         reliable = self._setting.reliable
         there = sum(allocation.vcpus for allocation in self.account.open if allocation.number < 0)
         there += sum(each.order.vcpus for each in self.pending.values() if each.ordered.reliable)
@@ -327,7 +327,7 @@ class JobState:
 
     @property
     def kept_free(self) -> int:
-        """Instances that nothing else may take the place of: reliable ones of a job that buys them."""
+        """Instances for which other purchases must leave room: lost reliable ones."""
         return self.lacks_reliable if self.had_reliable else 0
 
     def held(self) -> list[Allocation]:
@@ -373,11 +373,11 @@ class JobState:
             yield from own
 
     def carry(self, now_s: int) -> None:
-        """Account for the traffic up to now: no record changes with it, and budgets must know it."""
+        """Account for the traffic up to now: no record has it, but the budget must include it."""
         self.account.carried = sum(line.micro_usd or 0 for line in self._traffic_lines(self._top(), now_s))
 
     def _moves(self, record: Decided) -> None:
-        """From a decision on, machines are taken to move what it was made with."""
+        """From a decision on, count the traffic of machines at the rate that the decision assumed."""
         gb_per_h = record.figures.traffic_gb_per_h
         if gb_per_h != (self._traffic[-1][1] if self._traffic else 0.0):
             self._traffic.append((record.at_s, gb_per_h))

@@ -34,10 +34,10 @@ from bidbrain.policy.base import Phase
 
 LATE_S = 60  # decisions up to this late are dated at their due time; later purchases are dropped
 RETRY_S = 10  # until a call without an answer is repeated
-# Until refused reliable instances are ordered again, and the most where the market had room: a quota or a mistake takes
-# somebody to change it.
+# Until refused reliable instances are ordered again; the second, at most, after a quota or a mistake that a person must
+# mend.
 RELIABLE_RETRY_S, MOST_RELIABLE_RETRY_S = 60, 600
-HEAR_S = 5  # between two looks for notices while a decision is carried out
+HEAR_S = 5  # between two polls for notices while a decision is carried out
 
 
 class DecisionSteps:
@@ -52,7 +52,7 @@ class DecisionSteps:
         self._reliable_pause_s = RELIABLE_RETRY_S
 
     def hear(self, now_s: int) -> None:
-        """Pass notices on, whatever other call has no answer: the machines have two minutes."""
+        """Pass notices on even if other calls have no answer: the machines have two minutes."""
         self._heard_s = now_s
         try:
             self._held.pass_on_notices(now_s)
@@ -60,7 +60,7 @@ class DecisionSteps:
             self.not_answered(error)
 
     def _hear_between_steps(self) -> None:
-        """On a cloud a step may take a minute, until a machine is left or a purchase answered, and there are many."""
+        """Pass notices on between steps: on a cloud a step may take a minute, such as a machine that must leave."""
         now_s, is_silent = self._job.time.now_s(), self._watch.is_unanswered
         if not self._job.cloud.together and not is_silent and now_s - self._heard_s >= HEAR_S:
             self.hear(now_s)
@@ -73,7 +73,7 @@ class DecisionSteps:
         while True:
             self._hear_between_steps()
             at_s = max(at_s, state.last_s)
-            # On a cloud what is given back takes its time to leave: that makes no purchase late.
+            # On a cloud the machines of earlier steps take time to leave: that does not make a purchase late.
             known_s = at_s if self._job.cloud.together else begun_s
             is_late = known_s - decided.at_s > LATE_S or state.draining is not None
             if waiting := self._to_be_asked(decided, at_s):
@@ -85,8 +85,8 @@ class DecisionSteps:
                 return True
 
     def _to_be_asked(self, decided: Decided, at_s: int) -> list[Pending]:
-        """The orders that need an answer before the next step. On demand always: what follows may give back what the
-        purchase replaces."""
+        """The orders that need an answer before the next step. On-demand orders always do: a later step may give back
+        the machines that they replace."""
         due = self._job.state.due(at_s)
         if decided.fill is not None or self._job.state.step is None:
             return due
@@ -153,9 +153,9 @@ class DecisionSteps:
         return True
 
     def _bought(self, pending: Pending) -> tuple[tuple[Instance, ...], str, bool]:
-        """The instances of an order, or none, why, and whether the market itself refused: see `Answered`. On a cloud a
-        job that ends places none that it has not placed before: as one after another is asked about, an answer that is
-        missing may have held up the rest."""
+        """The instances of an order, or none; why; and whether the market itself refused (see `Answered`). On a cloud a
+        job that is ending places no order that it has not placed before: a missing answer to an earlier order may have
+        delayed it until now."""
         state, together = self._job.state, self._job.cloud.together
         ends = state.draining is not None or state.closing is not None
         if ends and not together and pending.ordered.order in self._unplaced:
@@ -171,13 +171,13 @@ class DecisionSteps:
             return (), str(error), False
 
     def buy_reliable(self, now_s: int) -> bool:
-        """Buy the reliable instances that the job lacks; whether it has any. Nothing else starts without them."""
+        """Buy the reliable instances that the job lacks. True if it has any: nothing else starts without them."""
         state, plan = self._job.state, self._job.plan
         if not plan.with_reliable or not plan.setting.reliable.vcpus:
             return True
         waiting = [each for each in state.pending.values() if each.ordered.reliable]
         if not waiting and state.draining is not None:
-            return True  # a job that ends buys none, and nothing else is bought that would need them
+            return True  # a job that is ending buys nothing
         if not waiting and self._order_reliable(now_s):
             waiting = [each for each in state.pending.values() if each.ordered.reliable]
         if waiting and not self.ask(waiting[0], now_s):
@@ -187,7 +187,7 @@ class DecisionSteps:
         return state.has_reliable
 
     def _order_reliable(self, now_s: int) -> bool:
-        """Order the reliable instances that the job lacks, within the limits where it has some; False: none."""
+        """Order the reliable instances that the job lacks, within the limits if it has some. True if it ordered any."""
         state, plan = self._job.state, self._job.plan
         reliable, limits, count = plan.setting.reliable, plan.limits, state.lacks_reliable
         if not count or now_s < max(self._reliable_due_s, state.failures.until_s(reliable.market)):
@@ -208,7 +208,7 @@ class DecisionSteps:
         return True
 
     def _pause_reliable(self, answer: Answered) -> None:
-        """Leave the market alone for a while if it did not sell all of them; longer each time if it had room."""
+        """Order no more for a while if the market did not sell all of them; ever longer if a quota or limit refused."""
         if not self._job.state.lacks_reliable:
             self._reliable_due_s, self._reliable_pause_s, self._watch.refused = 0, RELIABLE_RETRY_S, ""
             return
@@ -223,7 +223,7 @@ class DecisionSteps:
             self._reliable_pause_s = min(2 * self._reliable_pause_s, MOST_RELIABLE_RETRY_S)
 
     def not_answered(self, error: UnknownOutcomeError) -> None:
-        """Record that a call had no answer: it is repeated soon."""
+        """Record that a call had no answer, and repeat it soon."""
         now_s = self._job.time.now_s()
         self.retry_s = now_s + RETRY_S
         self._watch.unanswered(now_s, str(error))
@@ -232,18 +232,18 @@ class DecisionSteps:
 class JobEnd:
     """The end of a job: gives back what it holds, and closes its account.
 
-    What is known is given back first, by two calls that need no others: nothing that costs money waits for an order, a
-    list or a price without an answer. All of it may be repeated, and is until each part has had its answer.
+    It first gives back the known instances, by two calls that need no others: no instance that costs money waits for an
+    unanswered order, list or price. It repeats all parts until each has had its answer.
     """
 
     def __init__(self, job: LiveJob, held: HeldInstances, steps: DecisionSteps) -> None:
         self._job, self._held, self._steps = job, held, steps
 
     def go_on(self, now_s: int, closing: Closing) -> None:
-        """Do every part that is answered now. The books are closed once there was no part without an answer."""
+        """Do every part that is answered now; once all were answered, close the account."""
         known = self._ids()
         is_done = self._is_answered(lambda: self._give_back(now_s, known))
-        # A cloud may have been given orders while a decision took its time, after the work was done.
+        # While a decision was carried out, the work may have ended: the cloud may have later orders.
         placed_s = closing.at_s if self._job.cloud.together else max(closing.at_s, now_s)
         for pending in self._job.state.due(placed_s):
             is_done &= self._steps.ask(pending, max(closing.at_s, pending.ordered.at_s))
@@ -267,7 +267,7 @@ class JobEnd:
     def _give_back(self, now_s: int, ids: tuple[str, ...]) -> None:
         if not ids:
             return
-        # Where the market closed, or this process is a new one, the trainer has not been told yet.
+        # If the market closed, or this process is new, the trainer does not know of the end yet.
         self._job.trainer.drain(now_s, now_s + self._job.plan.drain_s)
         self._job.trainer.leave(now_s, ids)
         self._job.cloud.release(ids)
@@ -276,11 +276,11 @@ class JobEnd:
             self._job.put(Released(self._job.time.now_s(), new))
 
     def _give_back_strays(self) -> None:
-        """Also where there are none: see `Cloud.release`."""
+        """Call `release` even if there are none: see `Cloud.release`."""
         self._job.cloud.release(tuple(instance.instance_id for instance in self._job.cloud.held()))
 
     def _close(self, now_s: int, closing: Closing) -> None:
-        """Book what came before the job's end, and the end."""
+        """Journal the ends before the job's end, then the job's end."""
         state = self._job.state
         if self._job.cloud.together:
             self._held.catch_up(closing.at_s)

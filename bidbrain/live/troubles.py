@@ -17,25 +17,25 @@ PAUSE_S, MOST_PAUSE_S = 600, 3600  # of a market whose machines fail
 class TroubleWatch:
     """Collects a service's problems; `troubles` lists them. A single call without an answer is not one yet."""
 
-    quoted: tuple[str, ...] = ()  # what the market says of itself
+    quoted: tuple[str, ...] = ()  # `Quotes.troubles`
     failing: tuple[str, ...] = ()  # markets whose machines end by themselves
-    refused: str = ""  # what the market does not sell and the job needs
+    refused: str = ""  # reliable machines that the job needs and the market refused
     is_unanswered: bool = False  # a call of this step
     _why: str = ""
     _since_s: int | None = None
 
     def begin(self) -> None:
-        """A step of the service begins."""
+        """Begin a step of the service."""
         self.is_unanswered = False
 
     def unanswered(self, now_s: int, why: str) -> None:
-        """A call of this step had no answer."""
+        """Record that a call of this step had no answer."""
         self.is_unanswered = True
         if self._since_s is None:
             self._since_s, self._why = now_s, why
 
     def troubles(self, now_s: int, clock: str) -> tuple[str, ...]:
-        """Every sentence that holds at the end of a step. clock: what the clock says of itself, empty for nothing."""
+        """Every sentence that holds at the end of a step. clock: the clock's own trouble, or empty."""
         if not self.is_unanswered:
             self._since_s = None
         found = [*self.quoted, *self.failing, clock, self.refused]
@@ -48,14 +48,14 @@ class TroubleWatch:
 
 @dataclass(frozen=True)
 class _Waves:
-    """How often in a row machines failed, and when the newest of these waves was heard of."""
+    """How many waves of machines failed in a row, and when the newest was noticed."""
 
     count: int
     heard_s: int
 
     @property
     def until_s(self) -> int:
-        """When the market may be asked again."""
+        """When the job may order there again."""
         return self.heard_s + (min(PAUSE_S << (self.count - 2), MOST_PAUSE_S) if self.count > 1 else 0)
 
 
@@ -64,36 +64,36 @@ class Failures:
     """The markets whose machines end by themselves soon after their launch, as where a boot fails or EC2 may not use
     the key of their disks.
 
-    Nothing is wrong with such a market, so it sells the next ones, which fail as well. One such wave may be chance;
-    after the second in a row the market is left alone, longer each time.
+    Such a market goes on selling machines, which fail as well. One wave of failures may be chance; after the second in
+    a row the job orders nothing there for a while, longer each time.
     """
 
     _waves: dict[Market, _Waves] = field(default_factory=dict)
 
     def ended(self, market: Market, granted_s: int, at_s: int) -> None:
-        """A machine ended that neither we nor the market has ended."""
+        """Record a machine that ended by itself."""
         if at_s - granted_s >= EARLY_S:
             return self.lasted(market)
         before = self._waves.get(market)
-        if before is None or granted_s > before.heard_s:  # else it was bought with those that failed then
+        if before is None or granted_s > before.heard_s:  # else of the same wave
             self._waves[market] = _Waves(1 if before is None else min(before.count + 1, 10), at_s)
         return None
 
     def lasted(self, market: Market) -> None:
-        """A machine of the market came to work."""
+        """Record that a machine of the market worked long enough: its failures are forgotten."""
         self._waves.pop(market, None)
 
     def until_s(self, market: Market) -> int:
-        """When a market may be asked again."""
+        """When the job may order in a market again."""
         waves = self._waves.get(market)
         return 0 if waves is None else waves.until_s
 
     def left_alone(self, now_s: int) -> frozenset[Market]:
-        """The markets in which nothing is to be bought now."""
+        """The markets in which the job orders nothing now."""
         return frozenset(market for market, waves in self._waves.items() if now_s < waves.until_s)
 
     def troubles(self, now_s: int) -> Iterator[str]:
-        """A sentence for each of these."""
+        """A sentence for each market of `left_alone`."""
         for market in sorted(self.left_alone(now_s)):
             waves = self._waves[market]
             yield (

@@ -1,4 +1,4 @@
-"""Unix time as the clock of a market, whatever is done to the clock of this host."""
+"""Unix time as the clock of a market, which a change of the host's clock never sets back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ SET_BACK_S = 5.0  # less is a usual correction
 class UnixClock:
     """The market's clock is Unix time as this host has it, but it never goes backwards.
 
-    A host's clock that is set forward takes this one along. One that is set back does not: from then on this clock goes
-    on by the seconds that pass, and says so. Otherwise bills, budget and deadlines would stand still for as long.
-    wait_s: how often a wait ends early.
+    If the host's clock is set forward, this one follows. If it is set back, this one advances by the seconds that pass,
+    and reports `trouble`; otherwise bills, budget and deadlines would stand still. wait_s: the longest wait.
     """
 
     def __init__(
@@ -54,5 +53,5 @@ class UnixClock:
         return int(self._read_s()[0])
 
     def wait(self, until_s: int, market: bool) -> None:
-        """Until then, but looks every few seconds: notices and machines that have ended do not wait."""
+        """Wait until then, at most `wait_s`, so that the service soon sees notices and machines that have ended."""
         self.sleep(max(0.0, min(self.wait_s, until_s - self._read_s()[0])))
