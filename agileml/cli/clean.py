@@ -26,7 +26,7 @@ def clean(
         ),
     ] = False,
 ) -> None:
-    """Show what runs that ended badly have left here (folders, processes), and remove it. Results stay."""
+    """Show and remove the folders and processes that failed runs have left here. Results stay."""
     from agileml.cluster.leftovers import leftovers, remove_leftover
 
     found = leftovers()

@@ -275,7 +275,7 @@ def _json(snapshot: Snapshot | None, clocks_per_s: float | None, more: dict[str,
 
 def logs(
     run: Annotated[str, typer.Argument(metavar="ID", help="A job of the cluster.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print until the job ends.")] = False,
     address: Address = None,
 ) -> None:
     """Print what a job has printed. With -f: until it ends; the exit code is then 1 if it failed."""

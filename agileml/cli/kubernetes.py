@@ -37,13 +37,15 @@ def mount(app: typer.Typer) -> None:
 def template(
     cloud: Annotated[
         Provider | None,
-        typer.Option(help="Whose spot nodes: gke, eks (managed node groups), karpenter or aks."),
+        typer.Option(help="The cloud: gke, eks (managed node groups), karpenter or aks."),
     ] = None,
     image: Annotated[
         str | None, typer.Option(help="The pods' image, as your registry names it; see `proteus k8s image`.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Of the RayCluster and all that belongs to it.")] = "proteus",
-    namespace: Annotated[str, typer.Option(help="Where it is made; it must be there.")] = "default",
+    name: Annotated[
+        str, typer.Option(help="Name of the RayCluster and of all that belongs to it.")
+    ] = "proteus",
+    namespace: Annotated[str, typer.Option(help="An existing namespace for it.")] = "default",
     cpus: Annotated[int, typer.Option(min=1, help="CPUs of a worker's pod.")] = 4,
     memory: Annotated[str, typer.Option(help="Memory of a worker's pod.")] = "16Gi",
     most: Annotated[int, typer.Option(min=1, help="The most pods of a worker group.")] = 16,
@@ -59,7 +61,7 @@ def template(
             min=10, max=600, help="Seconds that a spot pod has to leave.", show_default="what the cloud gives"
         ),
     ] = None,
-    domain: Annotated[str, typer.Option(help="Of your Kubernetes cluster's DNS.")] = "cluster.local",
+    domain: Annotated[str, typer.Option(help="DNS domain of your Kubernetes cluster.")] = "cluster.local",
     dockerfile: Annotated[
         bool, typer.Option("--dockerfile", help="Print the Dockerfile of the image instead.")
     ] = False,
@@ -94,8 +96,8 @@ def template(
 
 @k8s.command()
 def authority(
-    name: Annotated[str, typer.Option(help="Of the RayCluster.")] = "proteus",
-    namespace: Annotated[str, typer.Option(help="Where it is.")] = "default",
+    name: Annotated[str, typer.Option(help="Name of the RayCluster.")] = "proteus",
+    namespace: Annotated[str, typer.Option(help="Its namespace.")] = "default",
 ) -> None:
     """Print a secret with a new authority of certificates for Ray's TLS, for `kubectl create -f -`."""
     import time

@@ -30,7 +30,8 @@ Region = Annotated[
     typer.Option("--aws", metavar="REGION", help="Machines of our runs in a region of EC2, by their tag."),
 ]
 JobName = Annotated[
-    str | None, typer.Option("--job", help="With --aws: of this job alone.", show_default="of all jobs")
+    str | None,
+    typer.Option("--job", help="With --aws: only machines of this job.", show_default="of all jobs"),
 ]
 WARNING_S = 30.0  # of a machine that the user ends
 SHORT = 12  # characters of a node's id that people get to see

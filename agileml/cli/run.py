@@ -23,7 +23,7 @@ Out = Annotated[
     typer.Option(metavar="DIR", help="Folder for the results.", show_default="a new one in runs/"),
 ]
 Sequential = Annotated[
-    bool, typer.Option("--sequential", help="One process without Ray: the reference of the same job.")
+    bool, typer.Option("--sequential", help="Train in one process without Ray: the reference for the result.")
 ]
 Profile = Annotated[
     bool, typer.Option("--profile", help="Write trace.json, a timeline of every machine for Perfetto.")
@@ -33,14 +33,14 @@ ReplayOf = Annotated[
     typer.Option(
         "--replay",
         metavar="RUN",
-        help="With --sequential, and consistency elastic or a pipeline without a flush: compute what this log says.",
+        help="With --sequential, for consistency elastic or a pipeline without a flush: repeat the run of this log.",
     ),
 ]
 Supervise = Annotated[
     bool,
     typer.Option(
         "--supervise",
-        help="Start it again from its newest checkpoint when its process, Ray's head or all reliable machines die.",
+        help="Restart the run from its newest checkpoint when its process, Ray's head or all reliable machines die.",
     ),
 ]
 MOST_RESTARTS = 10
@@ -48,7 +48,7 @@ Restarts = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="With --supervise: how often in a row, without a newer checkpoint, it starts again.",
+        help="With --supervise: the most restarts in a row without a newer checkpoint.",
         show_default=str(MOST_RESTARTS),
     ),
 ]
@@ -67,7 +67,11 @@ ChangeOptimizer = Annotated[
 ]
 Supervised = Annotated[bool, typer.Option("--supervised", hidden=True)]
 Stage = Annotated[
-    str | None, typer.Option(metavar="auto|thresholds|1|2|3", help="auto, thresholds alone, or a stage.")
+    str | None,
+    typer.Option(
+        metavar="auto|thresholds|1|2|3",
+        help="A fixed stage, or chosen by measurement (auto) or by thresholds.",
+    ),
 ]
 
 
@@ -139,7 +143,7 @@ def run(
 
 
 def most_restarts(given: int | None, *, supervise: bool) -> int:
-    """How often in a row a supervised run starts again. Raises BadParameter: given for one that is not supervised."""
+    """The most restarts in a row of a supervised run. Raises BadParameter for a run that is not supervised."""
     if given is not None and not supervise:
         raise typer.BadParameter("found --restarts without --supervise, expected both")
     return MOST_RESTARTS if given is None else given
@@ -323,7 +327,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, such as runs/demo-20260101-120000.")],
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the machines above the loss instead: .svg, .png or .pdf."),
+        typer.Option(metavar="FILE", help="Instead, draw the machines above the loss: .svg, .png or .pdf."),
     ] = None,
 ) -> None:
     """Rebuild report.html of a run from its config, events and summary."""

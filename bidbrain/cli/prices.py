@@ -177,7 +177,9 @@ def generate(
     out: Path = typer.Argument(..., help="The file to write (.csv, .csv.gz or .csv.zst)."),
     types: list[str] = typer.Option(["c4.xlarge"], help="Machine types, by commas."),
     zones: list[str] = typer.Option(["us-east-1a,us-east-1b,us-east-1c"], help="Zones, by commas."),
-    window: str = typer.Option("2016-03-01/2016-05-01", metavar="FROM/TO", help="Its time (ISO 8601, UTC)."),
+    window: str = typer.Option(
+        "2016-03-01/2016-05-01", metavar="FROM/TO", help="Window to cover (ISO 8601, UTC)."
+    ),
     character: str = typer.Option("calm", help="calm, turbulent or smooth."),
     seed: int = typer.Option(0, min=0, help="Equal seeds make equal markets."),
     on_demand: list[str] | None = ON_DEMAND,

@@ -21,10 +21,14 @@ def simulate(
     product: str | None = typer.Option(None, help="How the product's name begins, such as Linux."),
     on_demand: list[str] | None = typer.Option(None, metavar="TYPE=USD", help="On-demand price per hour."),
     vcpus: list[str] | None = typer.Option(None, metavar="TYPE=N", help="vCPUs of a machine type."),
-    train: str | None = typer.Option(None, metavar=SPAN, help="Where eviction tables learn (ISO 8601, UTC)."),
-    evaluate: str | None = typer.Option(None, metavar=SPAN, help="Where jobs start (ISO 8601, UTC)."),
+    train: str | None = typer.Option(
+        None, metavar=SPAN, help="Window of the eviction tables (ISO 8601, UTC)."
+    ),
+    evaluate: str | None = typer.Option(
+        None, metavar=SPAN, help="Window of the jobs' starts (ISO 8601, UTC)."
+    ),
     allow_overlap: bool | None = typer.Option(None, "--allow-overlap", help="Let both windows overlap."),
-    job_hours: list[str] | None = typer.Option(None, metavar="H,H", help="Hours of the job on-demand."),
+    job_hours: list[str] | None = typer.Option(None, metavar="H,H", help="Job lengths in hours on demand."),
     job_vcpus: int | None = typer.Option(None, help="vCPUs of the on-demand job."),
     cap: float | None = typer.Option(None, help="Most vCPUs held, as a multiple of the job's."),
     starts: int | None = typer.Option(None, help="Jobs per scheme and length."),
@@ -50,7 +54,7 @@ def simulate(
     home: str | None = typer.Option(None, help="Zone of on-demand machines, for the price of traffic."),
     availability: list[Path] | None = typer.Option(None, help="Availability traces, one per pool."),
     spot_share: float | None = typer.Option(None, help="Spot price of a node, as a share of on-demand."),
-    spot_shares: list[str] | None = typer.Option(None, metavar="POOL=SHARE", help="The same of one pool."),
+    spot_shares: list[str] | None = typer.Option(None, metavar="POOL=SHARE", help="The same for one pool."),
     deadline: float | None = typer.Option(
         None, help="Deadline for spot_2026 and expected_cost, in job hours."
     ),
