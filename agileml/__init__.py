@@ -54,7 +54,7 @@ _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: the pure modules must not bring Ray along."""
+    """Import a name only when it is used, so that importing a pure module does not import Ray."""
     if name not in __all__:
         raise AttributeError(f"module 'agileml' has no attribute {name!r}")
     from importlib import import_module

@@ -72,8 +72,8 @@ class Update(Enum):
 
 @dataclass(frozen=True)
 class LossScaleRule:
-    """How the scale of the losses follows the clocks: by `backoff` after one whose gradient is not finite, by `growth`
-    after `interval` others in a row (the numbers of torch.amp.GradScaler)."""
+    """How the loss scale changes: times `backoff` after a clock whose gradient is not finite, times `growth` after
+    `interval` finite clocks in a row (the numbers of torch.amp.GradScaler)."""
 
     initial: float = 65536.0
     growth: float = 2.0
@@ -231,8 +231,8 @@ class Replica(Protocol):
     """
 
     def place(self, values: Mapping[str, Parts], steps: Mapping[str, Ranges] | None = None) -> None:
-        """Take values of resident tables, each flat, in parts. Of a table that units update, what is not given stays as
-        it is; of any other all is given that this replica is to hold.
+        """Take values of resident tables, each flat, in parts. A table that units update keeps the elements that are
+        not given; of any other table all elements are given that this replica is to hold.
 
         steps: the ranges of each table that units update which this replica steps, and of which it holds the
         optimizer's state. None: all.
@@ -359,9 +359,9 @@ class Application(ABC):
         self.settings = settings
 
     def with_settings(self, settings: Settings) -> Application:
-        """The same application for a job, when the user made the instance: a copy with the job's settings, beside keys
-        of `data` and `model` that only the instance has, and without cached properties, which followed from its own.
-        To be overridden where a constructor keeps more of them."""
+        """A copy, for a job, of an instance that the user made: with the job's settings, beside keys of `data` and
+        `model` that only the instance has, and without cached properties, which followed from its own settings.
+        Override it if the constructor keeps more of them."""
         mine, own = getattr(self, "settings", Settings()), copy(self)  # a constructor of its own may set none
         own.settings = replace(
             settings, data={**mine.data, **settings.data}, model={**mine.model, **settings.model}
@@ -381,9 +381,9 @@ class Application(ABC):
         return np.zeros((table.rows, table.columns), table.dtype)
 
     def most_slack(self) -> int | None:
-        """The most clocks by which what a unit reads may be behind; None (the default): any number.
+        """The most clocks by which a unit's reads may be behind; None (the default): any number.
 
-        For units that replace what they read, by the difference: that must be theirs of the pass before, whole.
+        A unit that replaces what it reads, by adding the difference, must read all that the pass before has written.
         A job whose consistency allows more is refused.
         """
         return None
@@ -430,13 +430,13 @@ class Application(ABC):
         return
 
     def replica(self, rate_at: Callable[[int], float]) -> Replica | None:
-        """Called once in every machine, and in a sequential run, of a job with resident tables: what holds and steps
-        them. `rate_at` gives the learning rate of a clock (0-based). None (the default): there are no such tables."""
+        """Called once in every machine, and in a sequential run, of a job with resident tables: the object that holds
+        and steps them. `rate_at` gives the learning rate of a clock (0-based). None (the default): no such tables."""
         return None
 
     def share_ends(self, partitions: int) -> Mapping[str, Sequence[int]]:
-        """Where each partition ends in every resident table that units update or a replica alone does, so that a
-        replica can step any of them by itself. Asked for only where machines share the optimizer's state out."""
+        """Where each partition ends in every resident table that units or replicas update, so that a replica can step
+        each partition by itself. Only called where machines share the optimizer's state out."""
         raise NotImplementedError
 
     def loss_scale(self) -> LossScaleRule | None:

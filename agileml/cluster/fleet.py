@@ -101,13 +101,13 @@ class Fleet(Protocol):
         """The nodes that the fleet lacks before a run can start, as "wants ..."; empty when it has all."""
 
     def release(self, node_id: str) -> None:
-        """The run does not need this node any more."""
+        """Let a node go that the run does not need any more."""
 
     def take_away(self, node_id: str) -> None:
-        """The deadline of this node's notice has come."""
+        """Take a node away: the deadline of its notice has come."""
 
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
-        """A planned fault: kill or freeze a node. Raises RunError where the nodes are not ours."""
+        """Carry out a planned fault: kill or freeze a node. Raises RunError where the nodes are not ours."""
 
 
 @runtime_checkable
@@ -115,13 +115,13 @@ class Watcher(Protocol):
     """A fleet that follows what becomes of its machines."""
 
     def started(self, node_id: str) -> None:
-        """The run's process on this node is up."""
+        """Record that the run's process on this node is up."""
 
     def happened(self, happened: Happened, node_of: Callable[[str], str]) -> None:
-        """The controller said this. `node_of`: the node of a machine of the run."""
+        """Take an event of the controller. `node_of`: the node of a machine of the run."""
 
     def sent(self, total_bytes: int) -> None:
-        """The machines have sent each other so many bytes since the run began."""
+        """Take the bytes that the machines have sent each other since the run began."""
 
     def standing(self) -> tuple[float, str]:
         """Dollars spent so far and the last decision, for the screen."""

@@ -166,7 +166,7 @@ class ActorGroup:
                 actor.handle.meet.remote(self._head_address)
             if actor.watch is None:
                 actor.watch = actor.handle.until_gone.remote()
-            # In one call: the order in which two reach the controller is left to the threads of its process.
+            # In one call: two could reach the controller in either order.
             self._head.register.remote(actor.address, actor.up, self._ended.settled(actor.name))
             self.failures.machine_lives(actor.node.node_id)
             nodes.append(actor.node.node_id)
@@ -248,8 +248,8 @@ class ActorGroup:
         return [waiting[reference] for reference in ready]
 
     def tell(self, event: ControllerInput) -> None:
-        """Tell the controller. Notices and stops are repeated to every controller that takes over: notices with the
-        machine, because this one does not know a machine yet whose process starts."""
+        """Tell the controller, and remember stops and notices for a new controller. A notice is repeated with its
+        machine's registration, because a controller does not know a machine whose process is still starting."""
         if isinstance(event, Notice):
             self.noticed(event.node, event.deadline_s)
         elif isinstance(event, Stop):
@@ -272,7 +272,7 @@ class ActorGroup:
             actor.starting = actor.handle.address.remote()
 
     def state(self) -> HeadState:
-        """Get what is new since the last call, all of which is dealt with; from the next controller if it has died.
+        """Get what is new, and confirm all of the last call. If the controller has died, ask the next one.
 
         Raises ControllerLostError where no controller comes back, RunError where one cannot begin.
         """

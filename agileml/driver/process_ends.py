@@ -1,7 +1,7 @@
-"""Which machines' processes have ended, and of which ends the controller is not told yet. Pure.
+"""Tracks which machines' processes have ended, and which of these ends the controller does not know yet. Pure.
 
 A reliable machine whose process dies on a living Ray node is replaced by another process, under another name. Without
-reliable machines the controller would end the run, so it is told of the death once a successor is up.
+reliable machines the controller would end the run, so the driver tells it of the death once a successor is up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProcessEnds:
             self._untold[successor] = untold
 
     def settled(self, successor: str) -> NodeUp | None:
-        """A successor is up, or none will come: the machine of whose end the controller is told now, if any."""
+        """The machine whose end the controller must be told now that a successor is up, or none will come."""
         return self._untold.pop(successor, None)
 
     def is_told(self, name: str) -> bool:

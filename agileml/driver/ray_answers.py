@@ -1,4 +1,4 @@
-"""Answers of Ray to the driver that do not come while the head is gone.
+"""Waits for answers of Ray that do not come while the head is gone.
 
 A call waits for a GCS that is gone for a minute, and then Ray ends this process with a code of its own. So each wait is
 cut into short ones, with a look at the head between two of them.

@@ -12,7 +12,7 @@ from agileml.net.events import Address
 
 @dataclass
 class StartedActor:
-    """From the request for its process on. Its keys are sealed for it when it has told its public key."""
+    """Made with the request for its process. The driver seals the keys for it once it has told its public key."""
 
     name: str
     node: TieredNode

@@ -16,7 +16,7 @@ class WorkTable:
         self._help: dict[tuple[int, int, int], dict[str, dict[str, int]]] = {}
 
     def add(self, machine: str, rows: Iterable[WorkRow]) -> None:
-        """A machine reports rows."""
+        """Add the rows that a machine reports."""
         for row in rows:
             window = self._rows.setdefault((row.epoch, row.first, row.clocks), {})
             window[machine] = plus(window.get(machine), Work(row.units, row.compute_s, row.wait_s))

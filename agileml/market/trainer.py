@@ -138,9 +138,9 @@ class RunTrainer:
             self._changed.notify_all()
 
     def leave(self, now_s: int, instance_ids: tuple[str, ...]) -> None:
-        """Wait until the run has released their nodes, for `leave_s` at most; when it ends, until it has parted.
+        """Wait until the run has released their nodes, for `leave_s` at most; when the run ends, until it has parted.
 
-        All that is held may be given back while lost reliable instances are bought anew: that does not end the run.
+        Giving back all instances does not end the run: lost reliable ones may be on order.
         """
         with self._changed:
             if self._is_stopping and set(instance_ids) >= set(self._held):

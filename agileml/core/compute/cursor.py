@@ -28,14 +28,14 @@ class Cursor:
         self._lock = threading.Lock()
 
     def claim(self, most: int) -> int:
-        """Begin the next units, at most `most` of them: how many, 0 at the end."""
+        """Begin the next units, at most `most`. Returns how many, 0 at the end."""
         with self._lock:
             count = min(most, self.chunk or most, self.stop - self.begun)
             self.begun += count
             return count
 
     def passes(self) -> bool:
-        """True once the mark is reached; the computing thread asks after each claim."""
+        """True if the mark is reached, and then forget it. The computing thread asks after each claim."""
         if self.mark is None or self.begun < self.mark:
             return False
         self.mark = None

@@ -1,4 +1,4 @@
-"""An optimizer with settings of their own for some parameters, which leaves parameters alone that got no gradient.
+"""An optimizer with separate settings for some parameters. It leaves parameters alone that got no gradient.
 
 A block of a dense table is cut where one parameter ends and the next begins. Neighbours with the same settings take
 their step together. Where the cuts are does not change a result: each element's step depends on that element alone, or
@@ -144,7 +144,7 @@ class LayerwiseBlock(_Pieces):
     ) -> dict[str, tuple[Array, Array]]:
         """By layer, the square sums of every 16 of its elements in this block: of the parameters and of the direction.
 
-        Those that got no gradient count as well: that is known of a layer only where all of it is.
+        Layers without a gradient count as well: a block with a part of a layer cannot know whether the rest got one.
         """
         found = {}
         for piece in self.pieces:
@@ -175,7 +175,7 @@ class LayerwiseBlock(_Pieces):
 
 
 def _leave(sources: Iterable[Array], goals: Iterable[Array]) -> None:
-    """Let the goals have the values of the sources, which they may be."""
+    """Copy each source to its goal, unless they are the same array."""
     for source, goal in zip(sources, goals, strict=True):
         if goal.ctypes.data != source.ctypes.data:
             goal[:] = source

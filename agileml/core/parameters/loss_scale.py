@@ -2,7 +2,7 @@
 overflows.
 
 float16 has no numbers below 6e-8 and none above 65504, so backward computes with gradients that are larger than they
-are. A worker divides them again before anybody adds them up; a gradient that is not finite then says that the scale
+are. A worker divides them again before they are added up; a gradient that is not finite then says that the scale
 was too large. The decision is the clock's: one unit's overflow is in the sum, so no parameter takes a step. The rule is
 that of torch.amp.GradScaler (Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2).
 
@@ -122,10 +122,10 @@ def clock_sum(
     limit: float | None,
     norm: float | None,
 ) -> ClockSum:
-    """The sum of a clock, with what the norm of the whole gradient decides.
+    """The sum of a clock, with the scale of its gradient that follows from the norm of the whole gradient.
 
-    limit: of the norm. With a rule, the next scale is among the updates, and no gradient is if the norm is not finite.
-    norm: None where the job does not ask for it.
+    limit: of the norm. norm: None where the job does not ask for it. With a rule the updates include the next loss
+    scale, and no gradients if the norm is not finite.
     """
     factor = 1.0 if limit is None or norm is None else clip_scale(norm, limit)
     index = scale_index(tables)

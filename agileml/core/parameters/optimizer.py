@@ -57,9 +57,9 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Shaping:
-    """Settings of all optimizers: a learning rate schedule (None: constant), the longest norm of the gradient of all
-    parameters together, the largest size of each of its elements (None: no limit), then weight_decay w added to it
-    (AdamW decays otherwise)."""
+    """Settings of all optimizers. schedule: of the learning rate (None: constant). The gradient of all parameters
+    together is scaled down to the norm clip_norm, its elements are clipped to [-clip, clip] (None: no limit), and
+    weight_decay w is added to it (AdamW decays otherwise)."""
 
     learning_rate: float
     weight_decay: float = 0.0

@@ -1,4 +1,4 @@
-"""What a step of the optimizer takes from its clock, or from its contribution where these are applied as they come."""
+"""The terms of an optimizer's step that come from its clock, or from a contribution that is applied on arrival."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 class StepTerms:
     """The numbers of a clock that the step of a block needs.
 
-    scale: of the gradient. skipped: how many clocks before took no step. norms: of layers, by name, those of the
-    parameters and of the direction that they are to move in; trust: the ratio of the two of the layer that is stepped
-    (both for LAMB alone). weight: the share of a clock that the step stands for (`own_mean`); taken: steps so far, this
-    one among them; None: one a clock.
+    scale: of the gradient. skipped: how many clocks before took no step. norms: by layer, those of its parameters and
+    of the direction in which they move; trust: their ratio, for the layer that is stepped (both for LAMB alone).
+    weight: the share of a clock that the step stands for (`own_mean`); taken: steps so far, this one among them; None:
+    one a clock.
     """
 
     scale: float = 1.0
@@ -29,8 +29,8 @@ class StepTerms:
 
     @property
     def of_rows(self) -> StepTerms:
-        """Those of the rows of a sparse table, of which a contribution has what there is of the clock, or nearly: they
-        take a whole step along what came for them."""
+        """The terms for rows of a sparse table: a contribution has all updates of its rows in the clock, or nearly all,
+        so they take a whole step."""
         return self if self.weight == 1.0 else PLAIN
 
 
