@@ -275,7 +275,7 @@ def _simulated(stretch: Stretch, home: Home, config: JobConfig) -> Outcome:
 
 
 def _policy(stretch: Stretch, home: Home, config: JobConfig) -> SchemePolicy:
-    """Who computes what, and when, in a run of this config on machines with these shares."""
+    """The policy of a run of this config on machines with these shares."""
     weights = dict(enumerate(home))
     kept = consistency(config.consistency.kind, config.consistency.slack)
     if has_pool(config):

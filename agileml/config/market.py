@@ -146,7 +146,7 @@ class CloudMarketConfig(MarketConfig):
 
     @property
     def routes(self) -> Routes | None:
-        """What data between the machines costs; None: nothing, or it is not known."""
+        """The prices of traffic between the machines; None: it costs nothing, or that is not known."""
         return None
 
     @model_validator(mode="after")

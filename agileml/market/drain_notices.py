@@ -22,7 +22,7 @@ class DrainNotices:
         self._nodes, self._draining, self._name_of = nodes, draining, name_of
 
     def notices(self) -> tuple[InstanceNotice, ...]:
-        """Those of now; they are repeated while the node drains."""
+        """The present notices: they are repeated while the node drains."""
         deadlines = {node: at_s for node, at_s in self._draining().items() if at_s is not None}
         if not deadlines:
             return ()

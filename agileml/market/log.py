@@ -59,7 +59,7 @@ JUMP = 0.01
 
 
 def last_measured(events: Path) -> Measurements:
-    """What the log of a run says that was measured last. Raises SchemaError, OSError."""
+    """The last measurements in the log of a run. Raises SchemaError, OSError."""
     for each in read_backwards(events):
         if isinstance(each.event, EstimatesChanged):
             found = each.event

@@ -37,7 +37,7 @@ class InstanceNodes(Protocol):
         """The nodes of those `wanted` instances that have booted, by instance id. `now_s`: market time."""
 
     def missing(self, nodes: set[str]) -> set[str]:
-        """Those of these node ids that have left the cluster."""
+        """The ids among `nodes` that have left the cluster."""
 
 
 @dataclass

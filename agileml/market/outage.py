@@ -1,6 +1,6 @@
-"""What is said of a market that fails: once, again when its reason changes, and when it is over. Pure.
+"""Reports the failure of a market once, again when its reason changes, and when it is over. Pure.
 
-A service meets the same failure every half minute until somebody has renewed the credentials, which may take a weekend.
+A service meets the same failure every half minute until a person renews the credentials, which may take a weekend.
 """
 
 from __future__ import annotations

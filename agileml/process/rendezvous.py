@@ -26,7 +26,7 @@ class Rooms(Protocol):
 
 
 class NoRooms:
-    """Memory for no answer: a stage reads the partitions that its machine owns, where they lie."""
+    """Gives no memory: a stage reads the blocks of its partitions where they are."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

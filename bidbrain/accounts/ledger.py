@@ -73,7 +73,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Carriage:
-    """What traffic costs a job. rates: (from when on, GB per hour of each machine), in order; home: zone of on-demand
+    """The traffic of a job. rates: (from when on, GB per hour of each machine), in order; home: zone of on-demand
     machines; prices: micro-dollars per GB by route (`billing.traffic`)."""
 
     rates: tuple[tuple[int, float], ...]

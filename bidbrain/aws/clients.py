@@ -16,7 +16,7 @@ class Clients(Protocol):
     def client(self, service: str, attempts: int = ATTEMPTS) -> Any: ...
 
     def at(self, region: str) -> Clients:
-        """Those of another region."""
+        """The clients of another region."""
         ...
 
 

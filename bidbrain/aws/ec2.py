@@ -204,7 +204,7 @@ class Ec2:
         return not order.on_demand and self._denied[order.market] >= MOST_DENIED
 
     def _sold_before(self, order: Order) -> tuple[Instance, ...]:
-        """What EC2 sold for an order by a template that `up` has replaced since: it knows the token by other words."""
+        """The instances of an order from a template that `up` has replaced since: EC2 keeps its token for that one."""
         return tuple(each for each in self.held() if each.token == order.token)
 
     def _renew(self) -> None:
@@ -316,7 +316,7 @@ class Ec2:
         return tuple(fates)
 
     def listed(self, instance_ids: tuple[str, ...]) -> frozenset[str]:
-        """Those that this region knows, ended or not."""
+        """The ids that this region knows, of ended instances too."""
         return frozenset(each["InstanceId"] for each in self._describe(_by_id(instance_ids)))
 
     def release(self, instance_ids: tuple[str, ...]) -> None:

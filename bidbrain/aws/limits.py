@@ -52,7 +52,7 @@ class Catalog:
 
 
 class Limits(BaseModel):
-    """Which machines a stack may have, how many at once, and what they may cost.
+    """The machines that a stack may have, how many at once, and what they may cost.
 
     machines: of a job at once, reliable ones included. job_micro_usd: what one job may cost. stack_micro_usd: what all
     jobs together may cost on one head; None: no limit of the sum.

@@ -55,7 +55,7 @@ def terminate(ec2: Any, machines: Sequence[Tagged]) -> None:
 
 
 def chosen(machines: Sequence[Tagged], wanted: Sequence[str], *, every: bool) -> list[Tagged]:
-    """Those that `wanted` names, or `every` one that is not ending already. Raises RefusedError."""
+    """The machines that `wanted` names, or with `every` all that are not ending already. Raises RefusedError."""
     if every == bool(wanted):
         raise RefusedError("found no machine to terminate, expected ids or --all, and not both")
     by_id = {machine.machine_id: machine for machine in machines}

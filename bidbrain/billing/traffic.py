@@ -27,7 +27,7 @@ ANY = "*"
 
 
 class UnknownRouteError(ValueError):
-    """What data costs on a route is not known; the message is one sentence."""
+    """The price of a route is not known; the message is one sentence."""
 
 
 @cache
@@ -54,7 +54,7 @@ def prices_with(usd_per_gb: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Routes:
-    """What data costs between the pools of a fleet. prices: see `packaged_prices`; home: zone of on-demand machines."""
+    """The prices of traffic in a fleet. prices: see `packaged_prices`; home: zone of on-demand machines."""
 
     home: str
     prices: Mapping[str, int] = field(default_factory=packaged_prices)

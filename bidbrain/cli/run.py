@@ -44,13 +44,13 @@ LONG_S = 4.0  # loading what was compiled before takes less
 
 
 def doing(elapsed_s: float, *, is_compiled: bool) -> str:
-    """What the bar says: the first simulation of an installation compiles for half a minute, at 0 jobs."""
+    """The text of the bar: the first simulation of an installation compiles for half a minute, at 0 jobs."""
     is_compiling = elapsed_s > LONG_S and not is_compiled
     return "compiling the simulator, once for this installation" if is_compiling else "simulating"
 
 
 class Doing(ProgressColumn):
-    """What is done just now. is_here: compiled jobs run in this process, which then knows what is compiled."""
+    """The present activity. is_here: compiled jobs run in this process, which then knows what is compiled."""
 
     def __init__(self, *, is_here: bool) -> None:
         super().__init__()

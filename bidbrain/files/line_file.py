@@ -96,7 +96,7 @@ def _sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RecordFormat(Generic[R]):
-    """What the lines of a file are. error: what a file that cannot be used raises, with one sentence. line: a line, in
+    """The format of a file's lines. error: raised, with one sentence, for a file that cannot be used. line: a line, in
     words. busy: why another process has the file open, and what to do."""
 
     adapter: TypeAdapter[R]

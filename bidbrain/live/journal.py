@@ -136,7 +136,7 @@ class Answered:
 
 
 class Skip(StrEnum):
-    """A reason for which a step was skipped that programs must recognize."""
+    """A reason to skip a step that programs must recognize."""
 
     NOT_REPLACED = "not_replaced"  # a machine is kept: the one that was to replace it was not bought
 

@@ -83,7 +83,7 @@ class JobState:
         self.instances: dict[int, tuple[Instance, ...]] = {}
         self.noticed: dict[str, InstanceNotice] = {}  # by id
         self.at_risk: set[int] = set()  # allocations with an instance that the cloud has warned of
-        self._early: list[InstanceNotice] = []  # of instances that came with no answer yet
+        self._early: list[InstanceNotice] = []  # of instances that no answer has brought yet
         self.draining: Draining | None = None
         self.closing: Closing | None = None
         self.closed: Closed | None = None

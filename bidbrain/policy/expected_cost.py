@@ -384,7 +384,7 @@ class _Plan:
 
 
 def _traffic(plan: _Plan) -> str:
-    """What traffic costs from now on, and where that is less than of what is held, what that costs now."""
+    """The cost of traffic from now on; if it falls, the cost for the present machines as well."""
     choices, then = plan.footprint.choices, plan.footprint.traffic
     is_held = np.array([held for _, held in plan.markets], np.float64)
     now = Footprint(plan.footprint.terms, choices, is_held * choices.most).traffic

@@ -279,7 +279,7 @@ class Footprint:
         return float(carried_with(self.at, self.choices.arrays[7], 0, 0.0))
 
     def traffic_of_one_more(self) -> Floats:
-        """What the traffic costs more per hour with one more machine, for each choice."""
+        """The additional cost of traffic per hour with one more machine, for each choice."""
         place, rates = self.choices.arrays[6:]
         toward = rates @ self.at
         then: Floats = (float(self.at @ toward) / 2.0 + toward[place]) / max(1.0, float(self.at.sum()))

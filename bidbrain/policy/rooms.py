@@ -16,9 +16,9 @@ FULL_S = 3600  # until a pool that gave less than was asked is asked again
 
 @dataclass
 class Rooms:
-    """What one policy asked of its pools, in vCPUs, and what they gave.
+    """The vCPUs that one policy asked of its pools, and those that it got.
 
-    A full pool is not counted on; it may still be asked for what no other pool gives.
+    A policy does not count on a full pool, but may still ask it for vCPUs that no other pool gives.
     """
 
     _held: dict[Market, int] = field(default_factory=dict)  # at the last decision

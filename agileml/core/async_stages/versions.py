@@ -1,4 +1,4 @@
-"""Which version of its weights a stage has, and which one it reads, in each step of a pipeline without a flush.
+"""The version of its weights that a stage has, and the one that it reads, in each step of a pipeline without a flush.
 
 Version v of a stage's layers has the updates of the clocks before v. `first` is the clock at which the pipeline was
 last empty: all stages have version `first` then, and no clock reads an older one.

@@ -65,7 +65,7 @@ class SpeedForecast:
         self._clock = -1
 
     def _resources(self) -> tuple[Resources, Resources]:
-        """What the worker had since the clock before, and what it has had lately."""
+        """The worker's resources since the clock before, and its latest ones."""
         if not self._readings:
             return Resources(1.0, 1.0), Resources(1.0, 1.0)
         assert self._began is not None

@@ -1,4 +1,4 @@
-"""Which cut ends a run: that of the last clock, or the next one after a request to stop."""
+"""Chooses the cut that ends a run: that of the last clock, or the next one after a request to stop."""
 
 from __future__ import annotations
 

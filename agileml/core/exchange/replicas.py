@@ -1,4 +1,4 @@
-"""Which replicas a membership change starts from when every machine holds all partitions.
+"""Chooses the replicas that a membership change starts from when every machine holds all partitions.
 
 Every replica of the durable view counts, and the newest of each partition wins: losing a machine loses nothing while
 another machine of its group lives. A machine that is behind copies from one that is not, so all machines begin the

@@ -1,5 +1,5 @@
-"""Which copies a membership change starts from when every machine has the parameters, and owners alone the optimizer's
-state of their partitions (ZeRO stage 1: Rajbhandari et al. 2020, section 5.1).
+"""Chooses the copies that a membership change starts from when every machine has the parameters, and only owners the
+optimizer's state of their partitions (ZeRO stage 1: Rajbhandari et al. 2020, section 5.1).
 
 The owners step their partitions and send the others the new values. So a partition is at clock t or t + 1 while t is
 stepped, and at its owner first. A change starts from the owners if all are at one clock: after a pause, before the

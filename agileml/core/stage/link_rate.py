@@ -17,7 +17,7 @@ KEPT = 8  # transfers
 
 @dataclass(frozen=True)
 class LinkRule:
-    """Which transfers count: those with at least `least_bytes` through their busiest machine.
+    """The transfers that count: those with at least `least_bytes` through their busiest machine.
 
     The first `settle_s` seconds of each are heartbeats and round trips, and are subtracted.
     """

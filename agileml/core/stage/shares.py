@@ -1,4 +1,4 @@
-"""Which units of a clock each machine computes under a view: in proportion to its weight, with the fewest moves.
+"""The units of a clock that each machine computes under a view: in proportion to its weight, with the fewest moves.
 
 A weight is the number of cores (or GPUs) that a machine computes with or, where clocks are planned, its measured
 speed. With equal weights whole slices are dealt (`placement`), because a share of whole slices is made of the fewest

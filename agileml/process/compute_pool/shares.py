@@ -1,4 +1,4 @@
-"""Which compute process of a machine gets which units: an even number each, where their items are loaded."""
+"""Divides units between the compute processes of a machine: an even number each, where their items are loaded."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class Buyer:
         self._tried("listing ended machines", lambda: self._ended(job, given_back))
 
     def _ended(self, job: _Job, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
-        """Those that have ended: they make room for others."""
+        """The instances that have ended, which make room for others."""
         ended = job.cloud.ended(instance_ids)
         self._expenses.ended(ended)
         return ended
@@ -319,7 +319,7 @@ class Buyer:
             self._save()
 
     def _tried(self, what: str, call: Callable[[], T]) -> T | None:
-        """What a call returned; None: it failed, which is said. The limits hold without it, by what is known."""
+        """The answer of a call; None, after a message, if it failed: the limits then hold by the last answers."""
         try:
             answer = call()
         except (CloudError, OSError) as error:

@@ -72,7 +72,7 @@ class Expenses(BaseModel):
         return paid // HOUR_S
 
     def left(self, job: str, limits: Limits) -> int | None:
-        """What the stack's other jobs have left of its sum for this one, in micro-dollars; None: there is no limit."""
+        """The micro-dollars that other jobs have left of the stack's budget for this one; None: no limit."""
         if limits.stack_micro_usd is None:
             return None
         return max(0, limits.stack_micro_usd - (self.spent() - self.spent(job)))

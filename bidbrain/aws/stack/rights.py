@@ -68,7 +68,7 @@ def _context(condition: Mapping[str, Mapping[str, str]], boundary: str | None) -
 def _refused(
     iam: Any, source: str, actions: Sequence[str], resources: Sequence[str], context: list[dict[str, Any]]
 ) -> list[str]:
-    """Those that are allowed on none of the resources: a statement names roles and profiles together."""
+    """The actions that are allowed on none of the resources: a statement names roles and profiles together."""
     where = {"ResourceArns": list(resources)} if resources else {}
     results = iam.get_paginator("simulate_principal_policy").paginate(
         PolicySourceArn=source, ActionNames=list(actions), ContextEntries=context, **where

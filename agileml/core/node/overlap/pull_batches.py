@@ -35,7 +35,7 @@ def growing(partitions: int) -> tuple[int, ...]:
 
 
 class PullBatches:
-    """Which partitions are pulled next. `now_s`: the time, which the node sets."""
+    """Chooses the partitions that are pulled next. The node sets the time, `now_s`."""
 
     def __init__(self, sizes_bytes: Sequence[int]) -> None:
         """sizes_bytes: of each partition's parameters."""

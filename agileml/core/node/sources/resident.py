@@ -46,7 +46,7 @@ class ResidentTables:
             shard.leave_to(ResidentBlocks(self._replica, self._layout, partition, is_owner=owns))
 
     def _values(self, shards: Mapping[int, Shard], own: frozenset[int] | None) -> dict[str, Parts]:
-        """What the replica lacks of each table, and all that only owners hold."""
+        """The values of each table that the replica lacks, and all those that only owners hold."""
         found: dict[str, Parts] = {}
         for index, table in enumerate(self._layout.tables):
             if table.resident:
