@@ -273,9 +273,8 @@ class RunSpec:
         found: list[PlannedEvent] = []
         for event in self.config.plan:
             planned = _planned(event)
-            if (
-                isinstance(planned, PlannedFault) and planned.machine
-            ):  # named as at the first start of the run
+            # The plan has the names of the run's first start.
+            if isinstance(planned, PlannedFault) and planned.machine:
                 planned = replace(planned, machine=self.machine_name(int(planned.machine[1:])))
             found.append(planned)
         return tuple(found)
