@@ -165,7 +165,7 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
         ours = _OURS.fullmatch(file)
         return ours is not None and CutId(int(ours[1]), int(ours[2])) < whole[0]
 
-    store.sweep(is_stale)
+    store.sweep(_PREFIX, is_stale)
     return sorted(doomed)
 
 

@@ -117,10 +117,10 @@ class S3Store:
         with self._explained("removed", name):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
-    def sweep(self, is_stale: Callable[[str], bool]) -> None:
+    def sweep(self, prefix: str, is_stale: Callable[[str], bool]) -> None:
         with self._explained("cleaned of broken uploads", ""):
             pages = self._client.get_paginator("list_multipart_uploads").paginate(
-                Bucket=self._bucket, Prefix=self._prefix
+                Bucket=self._bucket, Prefix=self._prefix + prefix
             )
             for page in pages:
                 for upload in page.get("Uploads", ()):

@@ -42,8 +42,9 @@ class CheckpointStore(Protocol):
     def delete(self, name: str) -> None:
         """Remove a name; a missing one is no error."""
 
-    def sweep(self, is_stale: Callable[[str], bool]) -> None:
-        """Remove leftovers of killed writers, which `list` does not show, for the names that `is_stale` accepts."""
+    def sweep(self, prefix: str, is_stale: Callable[[str], bool]) -> None:
+        """Remove leftovers of killed writers, which `list` does not show, of the names that begin with `prefix` and
+        that `is_stale` accepts."""
 
     def probe(self) -> None:
         """Write a small file and remove it. Raises StoreError if the store refuses it."""
@@ -94,7 +95,7 @@ class FolderStore:
     def list(self, prefix: str) -> dict[str, int]:
         return {
             name: size
-            for name, size in self._files()
+            for name, size in self._files(prefix)
             if name.startswith(prefix) and not _TEMPORARY.fullmatch(name)
         }
 
@@ -108,8 +109,8 @@ class FolderStore:
         except OSError as error:
             raise StoreError(f"{path} could not be removed: {error.strerror}") from error
 
-    def sweep(self, is_stale: Callable[[str], bool]) -> None:
-        for name, _ in list(self._files()):
+    def sweep(self, prefix: str, is_stale: Callable[[str], bool]) -> None:
+        for name, _ in list(self._files(prefix)):
             if (temporary := _TEMPORARY.fullmatch(name)) and is_stale(temporary[1] + temporary[2]):
                 self.delete(name)
 
@@ -118,11 +119,15 @@ class FolderStore:
         self.put(name, [b"proteus"], 7)
         self.delete(name)
 
-    def _files(self) -> Iterator[tuple[str, int]]:
-        """Names and sizes of the regular files in the folder and in its folders, one level deep."""
+    def _files(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Names and sizes of the regular files in the folder and in those of its folders that begin with `prefix`.
+
+        Others may be closed to us, as the `lost+found` of a disk.
+        """
         try:
             with os.scandir(self.folder) as entries:
-                below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                folders = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                below = sorted(name for name in folders if name.startswith(prefix))
             for folder in ["", *below]:
                 with suppress(FileNotFoundError), os.scandir(self.folder / folder) as entries:
                     for entry in entries:

@@ -122,7 +122,7 @@ class MemoryStore:
     def delete(self, name: str) -> None:
         self.files.pop(name, None)
 
-    def sweep(self, is_stale: Callable[[str], bool]) -> None:
+    def sweep(self, prefix: str, is_stale: Callable[[str], bool]) -> None:
         """Nothing is ever left."""
 
     def probe(self) -> None:

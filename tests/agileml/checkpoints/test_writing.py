@@ -1,6 +1,7 @@
-"""Writing checkpoints: again, by two at once, where another run writes, on a full disk."""
+"""Writing checkpoints: again, by two at once, where another run writes, on a full disk, on a disk of its own."""
 
 import errno
+import os
 import random
 import subprocess
 import threading
@@ -33,6 +34,7 @@ from tests.agileml.checkpoints.rig import (
     write,
     write_on,
 )
+from tests.agileml.runs.closed import without_rights
 
 NAME = CutId(7, 3)
 
@@ -148,6 +150,25 @@ def test_a_small_disk_fills_up_and_takes_checkpoints_again_after_pruning(small_d
     prune(store, 1)
     write(store, CutId(finished[-1] + 2, 1), elements=elements)
     assert newest_read(store, elements) == CutId(finished[-1] + 2, 1)
+
+
+def test_a_whole_disk_may_be_the_place_though_a_folder_on_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "lost+found").mkdir(mode=0o000)
+    monkeypatch.chdir(tmp_path)  # whose parents may be closed, too
+    store = open_store(".")
+    with without_rights():
+        check_unused(store)
+        for clock in (1, 2):
+            write(store, CutId(clock, 1))
+        assert prune(store, 1) == [CutId(1, 1)]
+        assert newest_read(store) == CutId(2, 1)
+        os.chmod("clock-2-1", 0o000)
+        with pytest.raises(StoreError, match="clock-2-1 could not be read: Permission denied"):
+            newest(store, pytest.fail)
+        os.chmod("clock-2-1", 0o700)
 
 
 def test_a_name_that_no_disk_takes_is_one_sentence(tmp_path: Path) -> None:
