@@ -16,7 +16,8 @@ def check_shadows(folder: Path) -> None:
     Processes on Ray nodes look into the working folder first, so a `random.py` there ends them before they can say why.
     """
     for entry in sorted(folder.iterdir()):
-        is_package = entry.is_dir() and (entry / "__init__.py").is_file()
+        # Unlike `Path.is_file` this takes a folder that we may not enter for none.
+        is_package = os.path.isfile(entry / "__init__.py")
         name = entry.stem if entry.suffix == ".py" else entry.name if is_package else ""
         loaded = sys.modules.get(name)
         if loaded is None:

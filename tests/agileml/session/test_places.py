@@ -9,6 +9,7 @@ import pytest
 from agileml.cli import main
 from agileml.runs.folder import FolderError
 from agileml.session.places import check_shadows
+from tests.agileml.runs.closed import without_rights
 
 
 @pytest.mark.parametrize("name", ["random.py", "numpy.py", "json"])
@@ -27,6 +28,15 @@ def test_files_of_ones_own_are_not_named(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "json").mkdir()  # no package
     check_shadows(tmp_path)
+
+
+def test_a_folder_that_is_closed_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As services of others have them in /tmp."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "json").mkdir(mode=0o000)
+    monkeypatch.chdir(tmp_path)  # whose parents may be closed, too
+    with without_rights():
+        check_shadows(Path())
 
 
 def test_a_run_says_so_at_once_and_leaves_nothing(
