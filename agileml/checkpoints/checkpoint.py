@@ -50,6 +50,7 @@ __all__ = [
     "StoreError",
     "check_identity",
     "check_unused",
+    "drop_unfinished",
     "find",
     "last_epoch",
     "newest",
@@ -167,6 +168,29 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
 
     store.sweep(_PREFIX, is_stale)
     return sorted(doomed)
+
+
+def drop_unfinished(store: CheckpointStore, before: CutId) -> bool:
+    """Delete what there is of unfinished checkpoints before this one, as of those that were given up on a full disk.
+
+    True if there was anything. Raises StoreError.
+    """
+    files = _checkpoints(store)
+    finished = {name for name, is_there in _outline(files).items() if is_there}
+    doomed = [file for name in files if name < before and name not in finished for file in files[name]]
+    for file in doomed:
+        store.delete(file)
+    left: list[str] = []
+
+    def is_left(file: str) -> bool:
+        ours = _OURS.fullmatch(file)
+        if ours is None or not (name := CutId(int(ours[1]), int(ours[2]))) < before or name in finished:
+            return False
+        left.append(file)
+        return True
+
+    store.sweep(_PREFIX, is_left)
+    return bool(doomed or left)
 
 
 def check_unused(store: CheckpointStore) -> None:

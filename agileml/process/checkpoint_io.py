@@ -109,10 +109,26 @@ class PartWriter:
         if time.monotonic() < self._full_until_s:
             return SaveFailed(part.name, part.partition, os.strerror(errno.ENOSPC))
         try:
-            info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
+            try:
+                info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
+            except StoreError:
+                if not self._made_room(part.name):
+                    raise
+                info = checkpoint.write_part(self._store, part.name, part.partition, part.cut)
         except Exception as error:  # the run waits for an answer, and goes on without this checkpoint
             return SaveFailed(part.name, part.partition, _sentence(error))
         return Saved(part.name, part.partition, info.bytes, info.sha256, part.cut.counted)
+
+    def _made_room(self, name: CutId) -> bool:
+        """Remove the parts of checkpoints that were given up before this one.
+
+        What old ones leave goes when the next one is whole, which may never be if they take its room.
+        """
+        assert self._store is not None
+        try:
+            return checkpoint.drop_unfinished(self._store, name)
+        except StoreError:
+            return False
 
 
 class ManifestWriter:

@@ -18,6 +18,7 @@ from agileml.checkpoints.checkpoint import (
     Manifest,
     StoreError,
     check_unused,
+    drop_unfinished,
     last_epoch,
     newest,
     prune,
@@ -169,6 +170,22 @@ def test_a_whole_disk_may_be_the_place_though_a_folder_on_it_is_closed(
         with pytest.raises(StoreError, match="clock-2-1 could not be read: Permission denied"):
             newest(store, pytest.fail)
         os.chmod("clock-2-1", 0o700)
+
+
+def test_what_was_given_up_goes_and_nothing_else(store: CheckpointStore) -> None:
+    write(store, CutId(1, 1))
+    write_part(store, CutId(2, 1), 0, cut_of(CutId(2, 1), 0))
+    killed = Path(store.where) / "clock-3-1" / ".part-1.safetensors.0123456789abcdef.tmp"
+    killed.parent.mkdir()
+    killed.touch()
+    write_part(store, CutId(4, 1), 1, cut_of(CutId(4, 1), 1))
+    (Path(store.where) / "clock-2-1" / "notes").touch()
+    assert drop_unfinished(store, CutId(4, 1))
+    left = sorted(str(file.relative_to(store.where)) for file in Path(store.where).rglob("*.*"))
+    whole = [f"clock-1-1/{file}" for file in ("manifest.json", "part-0.safetensors", "part-1.safetensors")]
+    assert left == [*whole, "clock-4-1/part-1.safetensors"]
+    assert (Path(store.where) / "clock-2-1" / "notes").exists()
+    assert not drop_unfinished(store, CutId(4, 1))
 
 
 def test_a_name_that_no_disk_takes_is_one_sentence(tmp_path: Path) -> None:

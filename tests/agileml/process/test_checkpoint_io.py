@@ -52,6 +52,43 @@ def test_a_write_that_fails_in_a_way_that_nobody_expected_is_answered_and_the_ne
     assert isinstance(second.outcome, Saved)
 
 
+class SmallStore(FolderStore):
+    """A disk with room for so many bytes."""
+
+    room = 0
+
+    def put(self, name: str, chunks: Iterable[bytes], size: int) -> None:
+        if sum(self.list("").values()) + size > self.room:
+            raise StoreError(f"{name} could not be written: No space left on device")
+        super().put(name, chunks, size)
+
+
+def test_checkpoints_that_did_not_fit_do_not_take_the_room_of_the_next_ones(tmp_path: Path) -> None:
+    answers: queue.SimpleQueue[NodeEvent] = queue.SimpleQueue()
+    store = SmallStore(tmp_path)
+    saving = PartWriter(store, answers.put)
+
+    def saved(clock: int) -> list[bool]:
+        name = CutId(clock, 1)
+        for partition in range(2):
+            saving.ask(SavePart(name, partition, cut_of(name, partition)))
+        found = (answers.get(timeout=120.0) for _ in range(2))
+        return [isinstance(each, PartSaved) and isinstance(each.outcome, Saved) for each in found]
+
+    store.room = 10**9
+    part_bytes = write(store, CutId(1, 1)).parts[0].bytes
+    used = sum(store.list("").values())
+    store.room = used + 3 * part_bytes // 2  # something else takes the rest
+    assert [saved(clock) for clock in (2, 3)] == [[True, False]] * 2
+    assert len(store.list("clock-3-1")) == 1 and not store.list("clock-2-1"), "of the last one alone"
+    store.room = used + 5 * part_bytes // 2  # now it fits, but not beside what is left of the last one
+    assert saved(4) == [True, True]
+    saving.stop()
+    assert sorted(store.list("clock-1-1")) == sorted(
+        f"clock-1-1/{file}" for file in ("manifest.json", "part-0.safetensors", "part-1.safetensors")
+    )
+
+
 def test_one_place_under_two_names_is_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "saved").mkdir()
     (tmp_path / "link").symlink_to("saved")
