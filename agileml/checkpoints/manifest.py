@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, Self
+from urllib.parse import urlsplit
 from zlib import crc32
 
 from agileml.application import Application, Table
@@ -74,14 +76,14 @@ class Identity:
     ) -> Self:
         """The identity of a run; `application`: an instance of the user's, None for the config's own.
 
-        Of `data.path` the last part counts: the same file may lie elsewhere. borders: where the partitions end in
-        each table, in a pipeline, whose layers say how many there are.
+        Of `data.path` the last part counts, of a list that of each path: the same files may lie elsewhere. borders:
+        where the partitions end in each table, in a pipeline, whose layers say how many there are.
         """
         plain = config.model_dump(mode="json")
         data = dict(plain["data"])
         for key in ("path", "test"):
-            if isinstance(path := data.get(key), str):
-                data[key] = PurePath(path).name
+            if key in data:
+                data[key] = _file_names(data[key])
         own = type(application)
         return cls(
             application=config.application if application is None else f"{own.__module__}:{own.__qualname__}",
@@ -112,6 +114,20 @@ class Identity:
             },
             version=version("proteus-train"),
         )
+
+
+def _file_names(path: Any) -> Any:
+    """The name of the file at a path or an address, of each in a list; other values as they are.
+
+    Without the query of a web address, which is another each time that it is signed, and a secret.
+    """
+    if isinstance(path, list):
+        return [_file_names(each) for each in path]
+    if not isinstance(path, str):
+        return path
+    if re.match("https?://", path):  # elsewhere a `?` is a part of a name, or a pattern
+        path = urlsplit(path).path
+    return PurePath(path).name
 
 
 def _shown(table: Table, *, is_gathered: bool, borders: Sequence[int]) -> str:

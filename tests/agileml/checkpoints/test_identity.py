@@ -58,6 +58,23 @@ def test_a_resume_must_agree_with_the_checkpoint(changes: dict[str, Any], senten
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        (["/a/one.parquet", "/a/two.parquet"], ["/b/one.parquet", "s3://c/two.parquet"], True),
+        (["/a/one.parquet", "/a/two.parquet"], ["/a/two.parquet", "/a/one.parquet"], False),
+        ("https://host/a/one.csv?signature=one", "https://host/b/one.csv?signature=two", True),
+        ("https://host/one.csv", "https://host/two.csv", False),
+        ("s3://bucket/part?.csv", "s3://bucket/part?.tsv", False),
+    ],
+)
+def test_files_may_lie_elsewhere_and_addresses_be_signed_anew(before: Any, after: Any, is_same: bool) -> None:
+    for key in ("path", "test"):
+        there, here = other(data={key: before}), other(data={key: after})
+        assert (check_identity(Manifest(NAME, 0.0, there, ()), here) == []) is is_same
+        assert "signature" not in Manifest(NAME, 0.0, there, ()).to_text()
+
+
+@pytest.mark.parametrize(
     ("changes", "sentences"),
     [
         ({"kind": "momentum", "momentum": 0.5, "learning_rate": 0.3}, []),
