@@ -9,6 +9,7 @@ from typing import Any
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, MembershipChanged
 from agileml.events.schema import Log, RunEvent
+from agileml.runs.summary import stopped_in
 from agileml.runs.thinning import clocks_of
 
 
@@ -64,7 +65,8 @@ class RowMaker:
 def history(log: Log, learning_rate: Callable[[int], float]) -> list[dict[str, Any]]:
     """A dict for each clock, ascending: the fields of ClockRow and the metrics that were evaluated at it.
 
-    Of a clock that was done again after a rollback, the last time counts. A log keeps only the mean over several clocks
+    Of a clock that was done again after a rollback, the last time counts. Those after the cut that a stopped run ended
+    with are not in its result, and are left out. A log keeps only the mean over several clocks
     when a run is old: then a dict stands for the clocks since the one before it.
     """
     rows = RowMaker(learning_rate)
@@ -79,4 +81,5 @@ def history(log: Log, learning_rate: Callable[[int], float]) -> list[dict[str, A
         if isinstance(logged.event, Evaluated):
             clock = logged.event.clock
             by_clock.setdefault(clock, {"clock": clock}).update(beside_row(logged.event.metrics))
-    return [by_clock[clock] for clock in sorted(by_clock)]
+    stopped = stopped_in(log)
+    return [by_clock[clock] for clock in sorted(by_clock) if stopped is None or clock <= stopped.clock]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agileml.events.observed import Evaluated
-from agileml.events.run import ClockDone
+from agileml.events.run import ClockDone, Process, RunRestarted, RunStopped
 from agileml.events.schema import Logged
 from agileml.runs.callbacks import Callback, Callbacks, EarlyStopping
 from agileml.runs.history import ClockRow, history
@@ -142,6 +142,15 @@ def test_history_keeps_the_last_of_each_clock() -> None:
     assert [row["clock"] for row in rows] == [1, 2]
     assert rows[0]["items_per_s"] is None and rows[0]["error"] == 0.5
     assert (rows[1]["loss"], rows[1]["items_per_s"], rows[1]["learning_rate"]) == (3.0, 32.0, 0.05)
+
+
+def test_history_ends_with_the_cut_that_a_stopped_run_ended_with() -> None:
+    done = [Logged(float(clock), ClockDone(clock, 1 / clock, 8, 1.0)) for clock in range(1, 8)]
+    log = [*done, Logged(8.0, Evaluated(7, {"error": 0.5})), Logged(9.0, RunStopped(5))]
+    assert [row["clock"] for row in history(log, rate)] == [1, 2, 3, 4, 5]
+    goes_on = Logged(10.0, RunRestarted("its process ended", 5, 2, 1, Process("here", 1, 0.0)))
+    again = [Logged(10.0 + clock, ClockDone(clock, 1 / clock, 8, 1.0)) for clock in (6, 7)]
+    assert [row["clock"] for row in history([*log, goes_on, *again], rate)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_metric_of_the_name_of_a_series_stands_beside_it() -> None:
