@@ -32,7 +32,7 @@ from agileml.events.run import (
     StepsLogged,
 )
 from agileml.events.schema import Log, SchemaError, events_of
-from agileml.events.sums import Standing
+from agileml.events.sums import CutsCommitted, Standing
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError, RunFolder
 from agileml.runs.progress import Progress, Screen, Snapshot
@@ -207,7 +207,8 @@ def end_of(log: Log, clocks: int) -> int | None:
         return end.clock
     if events_of(log, RunFinished):
         return clocks
-    return max((cut.clock for cut in events_of(log, CutCommitted)), default=None)
+    newest = [each.event.clock for each in log if isinstance(each.event, CutCommitted | CutsCommitted)]
+    return max(newest, default=None)
 
 
 def logged_steps(log: Log, config: JobConfig, partitions: int, clocks: int) -> Steps:

@@ -12,6 +12,7 @@ import pytest
 from agileml.config.job import dump, from_values, load
 from agileml.config.text import ConfigError
 from agileml.events.run import ClockDone, CutCommitted, RunFinished, RunStopped, StepsLogged
+from agileml.events.sums import CutsCommitted
 from agileml.process.spec import RunSpec
 from agileml.runs.event_log import EVENTS, EventLog, read_events
 from agileml.runs.folder import FolderError, params_sha256
@@ -125,5 +126,7 @@ def test_the_result_of_a_run_is_that_of_its_last_cut(recorded: tuple[Path, str])
     assert end_of(cuts, 6) == max(
         (c.event.clock for c in cuts if isinstance(c.event, CutCommitted)), default=None
     )
+    later = type(log[0])(700.0, CutsCommitted(2, 7, 0.1))  # in a run that is no longer young
+    assert end_of([*cuts, later], 8) == 7
     stopped = type(log[0])(0.0, RunStopped(2))
     assert end_of([*log, stopped], 6) == 2
