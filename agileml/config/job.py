@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -368,6 +368,8 @@ def from_values(
 def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, PurePath):  # as Python has paths, and no file
+        return str(value)
     return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
 
 

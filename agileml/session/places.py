@@ -39,8 +39,8 @@ def return_to(folder: str | None) -> None:
             os.chdir(folder)
 
 
-def check_resume(resume: str | None, *, change_optimizer: bool, verify: bool) -> None:
-    """Raise CheckpointError for text that cannot name a place of checkpoints.
+def resume_place(resume: str | Path | None, *, change_optimizer: bool, verify: bool) -> str | None:
+    """The place of checkpoints to resume from, as text. Raises CheckpointError where it cannot be one.
 
     Raises ConfigError for a changed optimizer without a resume, or where one process is to compute the same bits.
     """
@@ -58,8 +58,10 @@ def check_resume(resume: str | None, *, change_optimizer: bool, verify: bool) ->
     from agileml.checkpoints.errors import CheckpointError
     from agileml.config.checkpoint_location import location
 
-    if resume is not None:
-        try:
-            location(resume)
-        except ValueError as error:
-            raise CheckpointError(f"--resume {resume}: {error}") from None
+    if resume is None:
+        return None
+    try:
+        location(place := str(resume))
+    except ValueError as error:
+        raise CheckpointError(f"--resume {resume}: {error}") from None
+    return place

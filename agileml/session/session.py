@@ -38,7 +38,7 @@ from agileml.session.clouds import kind_of
 from agileml.session.continued import Continued
 from agileml.session.observers import best_rule, observe, observers
 from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, check_verify, read_replay, train_again
-from agileml.session.places import check_resume, return_to
+from agileml.session.places import resume_place, return_to
 from agileml.session.result import Result
 from agileml.session.resumption import Resumption
 from agileml.session.user_errors import blame_user
@@ -56,7 +56,7 @@ def run(
     replay: str | Path | None = None,
     name: str | None = None,
     fleet: Fleet | None = None,
-    resume: str | None = None,
+    resume: str | Path | None = None,
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     restart: Restart | None = None,
@@ -113,7 +113,7 @@ class _Session:
         config: JobConfig,
         application: Application | None,
         name: str,
-        resume: str | None,
+        resume: str | Path | None,
         overwrite: bool,
         callbacks: Sequence[Callback],
         restart: Restart | None = None,
@@ -129,12 +129,12 @@ class _Session:
         self.is_reference = False  # it is the sequential run itself
         self.replay: Replay | None = None  # whose log it follows
         self._slots: tuple[int, Sequence[dict[str, Array]]] | None = None  # clocks, optimizer state
-        check_resume(resume, change_optimizer=change_optimizer, verify=config.verify)
+        place = resume_place(resume, change_optimizer=change_optimizer, verify=config.verify)
         run = secrets.token_hex(6)
         self.setup = self._market_setup(run) if config.market is not None else None
         unit_s = self.setup.pacing.unit_s if self.setup is not None else 0.0
         self.spec = RunSpec(
-            run, config, application, os.getcwd(), resume, unit_s, may_change_optimizer=change_optimizer
+            run, config, application, os.getcwd(), place, unit_s, may_change_optimizer=change_optimizer
         )
         if self.continued is not None:
             self.spec = replace(

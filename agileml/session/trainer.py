@@ -55,7 +55,7 @@ class Trainer:
         config: Mapping[str, Any] | str | Path | None = None,
         *,
         sequential: bool = False,
-        resume: str | None = None,
+        resume: str | Path | None = None,
         change_optimizer: bool = False,
         name: str | None = None,
         overwrite: bool = False,

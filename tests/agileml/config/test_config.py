@@ -42,6 +42,15 @@ def test_flags_reach_every_depth_and_the_last_one_wins(tmp_path: Path) -> None:
     assert config.plan == (NoticeConfig(at_clock=3, notice="all"),)
 
 
+def test_a_path_of_python_is_text() -> None:
+    here = Path("some/where")
+    config = from_values(
+        {**BASE, "out": here, "checkpoint": {"path": here}, "data": {"path": [here, "x.csv"]}}
+    )
+    assert (config.out, config.checkpoint.path) == ("some/where", "some/where")  # type: ignore[union-attr]
+    assert config.data == {"path": ["some/where", "x.csv"]}
+
+
 def test_defaults_follow_the_machines() -> None:
     assert from_values(BASE).slices == 8
     twelve = from_values(BASE, ["machines.max=12"])

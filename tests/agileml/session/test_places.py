@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import agileml
+from agileml.checkpoints.errors import CheckpointError
 from agileml.cli import main
 from agileml.runs.folder import FolderError
 from agileml.session.places import check_shadows
@@ -37,6 +39,14 @@ def test_a_folder_that_is_closed_hides_nothing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)  # whose parents may be closed, too
     with without_rights():
         check_shadows(Path())
+
+
+def test_a_place_may_be_a_path(tmp_path: Path) -> None:
+    """As `result.folder / "checkpoints"` is one."""
+    job = {"application": "mlr", "data": {"kind": "blobs"}, "clocks": 4, "out": tmp_path / "out"}
+    saved = {"path": tmp_path / "new"}
+    with pytest.raises(CheckpointError, match="saved holds no whole checkpoint, expected one to resume from"):
+        agileml.run(job, resume=tmp_path / "saved", checkpoint=saved)
 
 
 def test_a_run_says_so_at_once_and_leaves_nothing(
