@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -38,6 +39,7 @@ EARLIER = ".earlier-run"  # a folder in that of the run: the files of the run be
 FILES = (CONFIG, EVENTS, MODEL, BEST, OPTIMIZER, SUMMARY, REPORT)
 # What loggers write, and the names that services have given a run.
 SERIES = ("clocks.csv", "evaluations.csv", "metrics.jsonl", "tensorboard", "wandb_run", "mlflow_run")
+_TEMPORARY = re.compile(r"\.(.+)\.\d+\.tmp")  # see `replacing`
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market
 
 
@@ -140,7 +142,7 @@ class RunFolder:
     @staticmethod
     def clear(path: Path) -> None:
         """Remove the files of an earlier run, and no others."""
-        for file in (path / name for name in files_in(path)):
+        for file in (path / name for name in [*files_in(path), *half_written(path)]):
             if file.is_dir() and not file.is_symlink():
                 shutil.rmtree(file, ignore_errors=True)
             else:
@@ -154,6 +156,8 @@ class RunFolder:
             newest = next(read_backwards(path / EVENTS))
             began_unix_s = next(each.event.unix_s for each in started if isinstance(each.event, RunStarted))
             now_s = max(time.time() - began_unix_s, newest.t_s)
+            for name in half_written(path):  # by the process that has died
+                (path / name).unlink(missing_ok=True)
             return cls(path, EventLog(path / EVENTS, continue_at_s=now_s))
         except (OSError, SchemaError, StopIteration) as error:
             raise FolderError(f"out: {path} holds no run to go on with ({error})") from None
@@ -217,6 +221,12 @@ def files_in(path: Path) -> list[str]:
     """
     series = SERIES if (path / EVENTS).exists() else ()
     return [*dict.fromkeys([*names_of(path / EVENTS), *FILES, TRACE, MARKET, *series])]
+
+
+def half_written(path: Path) -> list[str]:
+    """The names of files that processes were writing when they were killed: each may be as large as the model."""
+    found = ((file.name, _TEMPORARY.fullmatch(file.name)) for file in path.glob(".*.tmp"))
+    return sorted(name for name, ours in found if ours is not None and ours[1] in (*FILES, TRACE))
 
 
 def put_aside(path: Path, names: Sequence[str]) -> None:

@@ -87,6 +87,23 @@ def test_a_log_goes_on_whose_next_file_lost_its_first_line(tmp_path: Path, left:
     assert [each.event.kind for each in read_events(tmp_path / EVENTS)] == ["run_started", "clock"]
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_a_killed_process_was_writing_goes(tmp_path: Path, *, is_new: bool) -> None:
+    """Each restart of a process that runs out of memory while it writes the model would leave a copy of it."""
+    folder = RunFolder.create(tmp_path, "job")
+    folder.events.write(RunStarted("job", {}, 0.0, HERE))
+    folder.events.close()
+    own = [".model.safetensors.notes.tmp", ".mine.5.tmp", f".{SUPERVISION}.5.tmp"]  # the supervisor lives
+    for name in [".model.safetensors.5.tmp", ".best.safetensors.67.tmp", ".optimizer.pt.8.tmp", *own]:
+        (tmp_path / name).touch()
+    if is_new:
+        RunFolder.clear(tmp_path)
+    else:
+        RunFolder.reopen(tmp_path).events.close()
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {*own} | (set() if is_new else {EVENTS})
+
+
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="holds no run to go on with"):
         RunFolder.reopen(tmp_path)
