@@ -31,6 +31,12 @@ HOLD_TRIES, HOLD_PAUSE_S = 50, 0.01
 BLOCK_BYTES = 1 << 18  # that a reader takes from the end at once
 
 
+def since_boot_s() -> float:
+    """The clock of a log. It never jumps, and goes on while the computer is suspended, as the time of the controller's
+    events does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class EventLog:
     """Appends events as lines of JSON.
 
@@ -42,7 +48,7 @@ class EventLog:
     def __init__(
         self,
         path: Path,
-        clock_s: Callable[[], float] = time.monotonic,
+        clock_s: Callable[[], float] = since_boot_s,
         *,
         segment_bytes: int = SEGMENT_BYTES,
         continue_at_s: float | None = None,

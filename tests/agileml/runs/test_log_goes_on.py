@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,18 @@ def test_a_log_goes_on_whose_next_file_lost_its_first_line(tmp_path: Path, left:
     again.events.write(ClockDone(1, 0.5, 8, None))
     again.events.close()
     assert [each.event.kind for each in read_events(tmp_path / EVENTS)] == ["run_started", "clock"]
+
+
+def test_time_goes_on_while_the_computer_is_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does for the controller, whose events come with a time of their own."""
+    before = RunFolder.create(tmp_path / "run", "job").events
+    real = time.clock_gettime
+    suspended_s = {time.CLOCK_BOOTTIME: 3600.0}  # no other clock counts that
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + suspended_s.get(clock, 0.0))
+    assert 3600.0 <= before.now_s < 3700.0
+    before.close()
 
 
 @pytest.mark.parametrize("is_new", [False, True])
