@@ -175,8 +175,8 @@ def _hold(file: int) -> None:
             return
 
 
-def is_written(path: Path) -> bool:
-    """True while some process has a log open to write to it, and where its file system cannot tell."""
+def is_written(path: Path, *, if_unknown: bool = True) -> bool:
+    """True while some process has a log open to write to it; `if_unknown` where its file system cannot tell."""
     for file in (path, _next(path), path):  # a new file may just take the place of the old one
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -184,8 +184,10 @@ def is_written(path: Path) -> bool:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return if_unknown
         finally:
             os.close(descriptor)
     return False

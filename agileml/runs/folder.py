@@ -88,7 +88,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
             )
         if (process := running_in(path)) is not None:
             raise FolderError(
-                f"out: {path} belongs to a run that goes on (process {process.pid}); stop it first"
+                f"out: {path} belongs to a run that goes on (process {process.pid} of {process.host}); stop it first"
             )
 
 

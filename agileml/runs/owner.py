@@ -46,21 +46,30 @@ def owner_of(folder: Path) -> Process:
 
 
 def running_in(folder: Path) -> Process | None:
-    """The process of this host whose run goes on in a folder; None where there is none."""
+    """The process whose run goes on in a folder; None where none does, or one of another host cannot be asked."""
     try:
         process = owner_of(folder)
     except (OSError, ValueError, LookupError):
         return None
-    return process if is_alive(process) and not has_ended(process, folder) else None
+    is_running = is_alive(process) and not has_ended(process, folder)
+    return process if is_running or _is_held(folder) else None
 
 
 def has_ended(process: Process, folder: Path) -> bool:
     """True where the run in a folder is over, whose owner is `process`: that has ended, or let go of the log, as a
     notebook does, which lives on. A supervisor has no log of its own. False for a process of another host.
+
+    Who writes the log goes on, whatever its number says: after a correction of the host's clock by more than a minute
+    that seems to be another process.
     """
-    if not is_here(process):
+    if not is_here(process) or _is_held(folder):
         return False
     return not is_alive(process) or not ((folder / SUPERVISION).exists() or is_written(folder / EVENTS))
+
+
+def _is_held(folder: Path) -> bool:
+    """True while some process surely writes the log in a folder, be it of another host or container."""
+    return is_written(folder / EVENTS, if_unknown=False)
 
 
 def forget_ended_supervisor(folder: Path) -> None:

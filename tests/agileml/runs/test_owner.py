@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,8 +13,9 @@ import pytest
 
 from agileml.events.run import Process, RunStarted
 from agileml.runs.event_log import EventLog, is_written, read_events
-from agileml.runs.folder import FolderError, RunFolder, check_out
+from agileml.runs.folder import CONFIG, FolderError, RunFolder, check_out
 from agileml.runs.owner import is_alive, this_process
+from agileml.runs.status import State, read_status
 
 
 @pytest.mark.parametrize("result", ["model.safetensors", None])
@@ -31,6 +33,28 @@ def test_a_program_may_replace_its_own_run_once_that_is_over(tmp_path: Path, res
             check_out(tmp_path / "run")
     RunFolder.create(tmp_path / "run", "mf", overwrite=result is not None).events.close()
     assert read_events(tmp_path / "run" / "events.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        # The host's clock was an hour off when the run began.
+        replace(this_process(), created_s=this_process().created_s - 3600.0),
+        Process("another-container", 1, 0.0),
+    ],
+)
+def test_nobody_takes_the_folder_of_a_run_that_writes_its_log(tmp_path: Path, owner: Process) -> None:
+    out = tmp_path / "run"
+    first = RunFolder.create(out, "mf")
+    first.events.write(RunStarted("mf", {}, 0.0, owner))
+    (out / CONFIG).write_text("clocks: 9\n")
+    assert read_status(out).state is State.RUNNING
+    with pytest.raises(FolderError, match="holds another run"):
+        check_out(out)
+    with pytest.raises(FolderError, match=f"goes on .process {owner.pid} of {owner.host}.; stop it first"):
+        check_out(out, overwrite=True)
+    first.events.close()
+    RunFolder.create(out, "mf", overwrite=True).events.close()
 
 
 def test_a_log_is_written_until_it_is_closed_also_when_a_new_file_takes_its_place(tmp_path: Path) -> None:
