@@ -38,7 +38,7 @@ class Supervisor:
         pause_s: float = LONGEST_WAIT_S,
     ) -> None:
         """newest_clock: that of the newest whole checkpoint, 0 without one, None while they cannot be read. say: prints
-        a sentence. pause_s: between two attempts to write on a full disk."""
+        a sentence. pause_s: between two attempts to write on a full disk, or to read a file system that is away."""
         self._command, self._folder, self._newest_clock, self._say = command, folder, newest_clock, say
         self._pause_s = pause_s
         self._base = os.getcwd()
@@ -67,11 +67,8 @@ class Supervisor:
                 signal.signal(number, self._forward)
         while True:
             code = self._run_child()
-            record = read_supervision(self._folder)
+            record = self._read()
             if record is None:
-                self._say(
-                    f"{self._folder} holds no {SUPERVISION} any more: somebody has removed it, and the run ends"
-                )
                 return 128 - code if code < 0 else code or 1
             if record.is_over:
                 return 128 - code if code < 0 else code
@@ -82,6 +79,27 @@ class Supervisor:
             is_over = verdict.next is not Next.AGAIN or self._stopping.wait(verdict.wait_s)
             if is_over or not self._begin_again(record, verdict.cause, verdict.clock):
                 return 128 - code if code < 0 else code
+
+    def _read(self) -> Supervision | None:
+        """The record, once its file system can be read, which may be away for a while; None, after a sentence, where
+        there is none any more, or the run was told to stop meanwhile."""
+        is_told = False
+        while True:
+            try:
+                record = read_supervision(self._folder)
+            except OSError as error:
+                if not is_told:
+                    why = f"{self._folder / SUPERVISION} could not be read: {error.strerror}"
+                    self._say(f"{why}; it is tried again every {self._pause_s:g} s")
+                is_told = True
+                if self._stopping.wait(self._pause_s):
+                    return None
+                continue
+            if record is None:
+                self._say(
+                    f"{self._folder} holds no {SUPERVISION} any more: somebody has removed it, and the run ends"
+                )
+            return record
 
     def _begin_again(self, record: Supervision, cause: str, clock: int) -> bool:
         """Record a restart, once there is room on the disk for it; False: told to stop before."""

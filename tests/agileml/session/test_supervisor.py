@@ -34,6 +34,16 @@ if len(record.restarts) < deaths:
 (folder / SUPERVISION).write_text(replace(record, is_over=True).to_text())
 sys.exit(3)
 """
+# What the first process does before that: its folder cannot be read any more, and it dies.
+AWAY = """
+import os, sys
+folder = sys.argv[1]
+if not os.path.exists(f"{folder}-left"):
+    open(f"{folder}-left", "w").close()
+    os.rename(folder, f"{folder}-away")
+    os.symlink(folder, folder)
+    os.abort()
+"""
 # A process that ends well when it is told to.
 ASKED = """
 import signal, sys, time
@@ -130,6 +140,27 @@ def test_a_run_whose_folder_somebody_removes_ends_with_a_sentence(
     command = [sys.executable, "-c", child, str(folder)]
     assert Supervisor(command, folder, lambda: 0, said.append).run(3) == code
     assert said == [f"{folder} holds no supervision.json any more: somebody has removed it, and the run ends"]
+
+
+@pytest.mark.usefixtures("_signals_as_before")
+def test_a_file_system_that_is_away_for_a_while_does_not_end_the_run(tmp_path: Path) -> None:
+    """As a share that does not answer, which has also ended the run's process."""
+    folder, away = tmp_path / "run", tmp_path / "run-away"
+    folder.mkdir()
+    (tmp_path / "child.py").write_text(AWAY + CHILD)
+    said: list[str] = []
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        if folder.is_symlink():
+            folder.unlink()
+            away.rename(folder)
+
+    command = [sys.executable, str(tmp_path / "child.py"), str(folder), "0"]
+    assert Supervisor(command, folder, lambda: 0, say, pause_s=0.01).run(3) == 3
+    why = "could not be read: Too many levels of symbolic links; it is tried again every 0.01 s"
+    assert said[0] == f"{folder}/supervision.json {why}"
+    assert "the run goes on from its start (restart 1)" in said[1]
 
 
 @pytest.mark.usefixtures("_signals_as_before")
