@@ -20,6 +20,7 @@ from agileml.application import Array
 from agileml.core.compute.spans import COLUMNS, NAMES, TRACKS, WORKER, Spans
 from agileml.events.run import ClockDone, CutCommitted, MembershipChanged
 from agileml.events.schema import Log
+from agileml.events.sums import ClocksDone, CutsCommitted
 from agileml.runs.folder import TRACE, RunFolder, StorageError
 from agileml.runs.work import waiting, work_windows
 
@@ -108,9 +109,9 @@ def controller_events(log: Log) -> Iterator[Event]:
                 name = f"change to epoch {change.epoch}: {change.trigger}"
                 start_us = max(0, at_us - round(change.seconds * 1e6))
                 yield complete(CONTROLLER_PID, 0, name, clock, start_us, max(start_us, at_us))
-            case ClockDone(clock):
+            case ClockDone(clock) | ClocksDone(clock=clock):  # of a run of some age, the last of several
                 yield instant(1, "clock", clock, at_us)
-            case CutCommitted(clock):
+            case CutCommitted(clock) | CutsCommitted(clock=clock):
                 yield instant(2, "cut", clock, at_us)
     for work in work_windows(log):
         yield counter(

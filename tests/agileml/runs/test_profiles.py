@@ -20,6 +20,7 @@ from agileml.core.node.time_spent import DOING, Doing
 from agileml.driver.last_spans import complete
 from agileml.events.run import ClockDone, CutCommitted, MachineNoticed
 from agileml.events.schema import Logged
+from agileml.events.sums import ClocksDone, CutsCommitted
 from agileml.events.terms import Cause, Trigger
 from agileml.process.measurement.tracing import HeadClock, Pong
 from agileml.process.steady_clock import wall_s
@@ -106,6 +107,8 @@ def test_the_controller_s_track_comes_from_the_log() -> None:
         Logged(1.5, ClockDone(1, 0.5, 24, None)),
         Logged(1.6, CutCommitted(1, 0.1)),
         Logged(1.7, MachineNoticed("m1", 30.0)),
+        Logged(700.0, ClocksDone(2, 90, 0.5, 24, 8.0, 1.0)),  # after ten minutes a line stands for several
+        Logged(700.5, CutsCommitted(9, 80, 0.1)),
     ]
     found = list(controller_events(log))
     check_format(found)
@@ -113,6 +116,8 @@ def test_the_controller_s_track_comes_from_the_log() -> None:
         ("change to epoch 1: start", 750_000),
         ("clock 1", 1_500_000),
         ("cut 1", 1_600_000),
+        ("clock 90", 700_000_000),
+        ("cut 80", 700_500_000),
     ]
 
 
