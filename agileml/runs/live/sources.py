@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agileml.config.text import ConfigError
+from agileml.events.run import RunStarted
 from agileml.events.schema import Logged, RunEvent, from_line
 from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, iterate_events
@@ -59,16 +60,28 @@ class RunPage:
     """The page of the run in a folder: its log as far as it goes, its config, and its summary once it has one."""
 
     def __init__(self, folder: Path, most_news: int = MOST_NEWS) -> None:
-        self._folder = folder
+        self._folder, self._most_news = folder, most_news
         self._view, self._log = PageView(folder.name, most_news), GrowingLog(folder / EVENTS)
+        self._has_begun = False
         self._config, self._summary = "", dict[str, Any]()
+
+    def _add(self, logged: Logged[RunEvent]) -> None:
+        """Take the next event. The start of another run that has replaced this one begins a new view."""
+        if isinstance(logged.event, RunStarted):
+            if self._has_begun:
+                version = self._view.version  # who follows the page asks for a later one
+                self._view = PageView(self._folder.name, self._most_news)
+                self._view.version = version
+                self._config, self._summary = "", {}
+            self._has_begun = True
+        self._view.add(logged)
 
     def look(self) -> dict[str, Any]:
         """The newest view."""
-        view = self._view
         try:
             for each in self._log.events():
-                view.add(each)
+                self._add(each)
+            view = self._view
             if not self._config and (self._folder / CONFIG).is_file():
                 self._config = (self._folder / CONFIG).read_text("utf-8")
             if view.state == "running":
@@ -77,6 +90,7 @@ class RunPage:
                 self._summary = json.loads((self._folder / SUMMARY).read_text("utf-8"))
                 view.version += 1
         except (OSError, ValueError) as error:  # a SchemaError, and damaged JSON, are ValueErrors
+            view = self._view
             view.say(f"the run cannot be read: {error}")
         if view.state == "running" and self._is_lost():
             view.end("ended without a result")

@@ -35,7 +35,7 @@ from agileml.events.schema import events_of
 from agileml.events.sums import Standing
 from agileml.events.terms import Cause, Loss, Tier, Trigger
 from agileml.runs.event_log import EVENTS, EventLog, read_events
-from agileml.runs.folder import CONFIG, SUMMARY
+from agileml.runs.folder import CONFIG, SUMMARY, RunFolder
 from agileml.runs.live.server import LONGEST_S, MOST_BUSY, PageServer, pause_s
 from agileml.runs.live.sources import GrowingLog, RunPage, of_job
 from agileml.runs.owner import this_process
@@ -100,6 +100,27 @@ def test_a_run_that_goes_on_after_its_end_is_running_again(tmp_path: Path) -> No
     log.write(RunFinished(4.0))
     assert page_.look()["state"] == "done"
     log.close()
+
+
+def test_a_run_that_replaces_another_has_a_page_of_its_own(tmp_path: Path) -> None:
+    """As with --overwrite, while the page of the run before is open."""
+    out, views = tmp_path / "run", list[dict[str, Any]]()
+    page_ = RunPage(out)
+    for count in (3, 1):
+        folder = RunFolder.create(out, "job", overwrite=True)
+        folder.events.write(started())
+        folder.write_config(f"clocks: {count}\n")
+        for clock in range(1, count + 1):
+            folder.events.write(ClockDone(clock, 0.5, 4, 0.1))
+        views.append(page_.look())
+        folder.events.write(RunFinished(4.0))
+        folder.events.close()
+        assert page_.look()["state"] == "done"
+    assert [(len(view["loss"]), view["state"], view["config"]) for view in views] == [
+        (3, "running", "clocks: 3\n"),
+        (1, "running", "clocks: 1\n"),
+    ]
+    assert views[1]["version"] > views[0]["version"]
 
 
 @pytest.mark.parametrize(
