@@ -90,13 +90,16 @@ class S3Store:
                 answer = self._client.get_object(
                     Bucket=self._bucket, Key=self._prefix + name, **span, **version
                 )
-                version = {"IfMatch": answer["ETag"]}
+                version, end = {"IfMatch": answer["ETag"]}, position + answer["ContentLength"]
                 try:
                     for chunk in answer["Body"].iter_chunks(CHUNK_BYTES):
                         yield chunk
                         position += len(chunk)
+                        failed = 0  # a long download may break any number of times, as long as it goes on
                     return
                 except (LinkError, HTTPClientError, IncompleteReadError, HTTPError):
+                    if position == end:  # it broke behind the last byte, where there is nothing to ask for
+                        return
                     failed += 1
                     if failed == self._attempts:
                         raise

@@ -143,6 +143,23 @@ def test_a_download_goes_on_after_a_broken_tls_record(s3: FaultyS3, monkeypatch:
         list(store.get("part"))
 
 
+def test_a_long_download_may_break_often(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(BUCKET, "runs/long", attempts=2)
+    content = bytes(range(40))
+    store.put("part", [content], len(content))
+    read, breaks = StreamingBody.read, iter([False, True] * 10)
+
+    def read_or_break(body: StreamingBody, amt: int | None = None) -> bytes:
+        if next(breaks, False):
+            raise SSLError("decryption failed or bad record mac")
+        return read(body, amt)
+
+    monkeypatch.setattr("agileml.checkpoints.s3.CHUNK_BYTES", 4)
+    monkeypatch.setattr(StreamingBody, "read", read_or_break)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert b"".join(store.get("part")) == content
+
+
 def test_an_upload_that_fails_for_good_leaves_nothing(s3: FaultyS3, caplog: pytest.LogCaptureFixture) -> None:
     store = S3Store(BUCKET, "bad", attempts=2, piece_bytes=PIECE)
     write(store, CutId(1, 1))
