@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# Folders that stand in sys.path for a user's function alone; its modules may have the names of ours.
+looked_in: list[str] = []
 
 
 class LoadError(ValueError):
@@ -46,16 +50,25 @@ def _from_file(path: Path) -> Any:
     if not path.is_file():
         raise LoadError(f"{path}: no such file")
     _look_in(path.resolve().parent)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = _free_name(path)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         raise LoadError(f"{path} cannot be imported: {error}") from None
     return module
+
+
+def _free_name(path: Path) -> str:
+    """What the module of a file is called: another module of that name, as our own `pipeline`, stays where it is."""
+    there = sys.modules.get(path.stem)
+    if there is None or os.path.realpath(getattr(there, "__file__", None) or "") == os.path.realpath(path):
+        return path.stem
+    return f"file_{path.stem}"
 
 
 def _by_name(name: str) -> Any:
@@ -72,3 +85,4 @@ def _look_in(folder: Path) -> None:
     """Find modules in a folder first, as `python folder/file.py` does."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+        looked_in.append(str(folder))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline.profile.user_model import looked_in
 from pipeline.run.config import RunError, saved_config
 from pipeline.run.job import Job, StageShape
 from pipeline.run.links import Traffic
@@ -158,8 +159,9 @@ def log_of(folder: Path, number: int) -> Path:
 
 def _start(folder: Path, links: Path, count: int) -> subprocess.Popen[str]:
     """Start the process whose forks are the workers, as the leader of a group of their own."""
-    command = [sys.executable, "-m", "pipeline.run.main", str(folder), str(links), str(count)]
-    paths = os.pathsep.join(["", *(p for p in sys.path if p)])
+    # Without the working folder and the user's own, which may hold a pipeline.py; a worker looks there by itself.
+    command = [sys.executable, "-P", "-m", "pipeline.run.main", str(folder), str(links), str(count)]
+    paths = os.pathsep.join(["", *(p for p in sys.path if p and p not in looked_in)])
     environment = {**MALLOC, **os.environ, "PYTHONPATH": paths.lstrip(os.pathsep)}
     with (links / _STARTER_LOG).open("wb") as log:
         return subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,11 @@ def test_a_model_file_imports_its_neighbours(tmp_path: Path, capsys) -> None:
     (folder / "broken.py").write_text("import no_such_module\n")
     assert run("profile", f"{folder}/broken.py:make") == 2
     assert "broken.py cannot be imported: No module named 'no_such_module'" in capsys.readouterr().err
+
+
+def test_a_model_file_may_have_the_name_of_another_module(tmp_path: Path, capsys) -> None:
+    ours, out = sys.modules["pipeline"], tmp_path / "p.json"
+    (tmp_path / "pipeline.py").write_text(MODEL)
+    assert run("profile", f"{tmp_path}/pipeline.py:make", "--repeats", 1, "--warm-up", 0, "--out", out) == 0
+    assert len(read(out).layers) == 4
+    assert sys.modules["pipeline"] is ours

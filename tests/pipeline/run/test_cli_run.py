@@ -59,9 +59,11 @@ def test_profile_plan_and_run(config: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_processes_have_the_bits_of_one_that_replays_them(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two replicas, a stage behind them, and a drain."""
+    """Two replicas, a stage behind them, and a drain; in a folder with a file of the user's that has our name."""
+    (tmp_path / "pipeline.py").write_text("raise SystemExit('this is not the package')\n")
+    monkeypatch.chdir(tmp_path)
     out, again = tmp_path / "run", tmp_path / "again"
     stash = ["--set", "mode=stash", "--set", "replicas=[2,1]", "--set", "epoch=3"]
     assert run("run", config, *stash, "--out", out) == 0
