@@ -14,7 +14,6 @@ lower bound on every plan's time (`Plan.gap`).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from pipeline.partition.plan import Plan
 from pipeline.partition.search import Segment, best_first
 from pipeline.partition.tables import MODELS, Problem, Tables
 from pipeline.profile.layers import Profile
-from pipeline.topology.levels import Topology, TopologyError
+from pipeline.topology.levels import Topology, check_devices
 
 Progress = Callable[[int, int], None]
 
@@ -200,7 +199,8 @@ class _Solver:
         speeds = self.speeds[: topology.devices]
         stages, terms = assemble(problem, segments, speeds)
         seconds = max(term.seconds for term in terms)
-        here = replace(problem, parts=replace(problem.parts, topology=topology))
+        # The tables of a limit that does not bind were made without it; data parallelism may still not fit.
+        here = replace(problem, parts=replace(problem.parts, topology=topology), memory=self.memory)
         notes = list(self.notes)
         stage_of = {layer: i for i, stage in enumerate(stages, start=1) for layer in stage.layers}
         for group in self.profile.tied:
@@ -225,7 +225,7 @@ class _Solver:
         )
 
     def _check(self) -> None:
-        options, devices = self.options, self.topology.devices
+        options = self.options
         if options.cost_model not in MODELS:
             raise PartitionError(
                 f"cost model must be one of {', '.join(MODELS)}, found {options.cost_model!r}"
@@ -242,14 +242,7 @@ class _Solver:
                 f"{options.max_stages} stages are more than the {count} layers of {self.profile.model}: "
                 f"ask for {count} or fewer"
             )
-        if options.device_speed is not None:
-            if len(options.device_speed) != devices:
-                raise TopologyError(
-                    f"device speeds: found {len(options.device_speed)}, the topology has {devices} devices"
-                )
-            for speed in options.device_speed:
-                if not (speed > 0 and math.isfinite(speed)):
-                    raise TopologyError(f"a device's speed must be a positive number, found {speed}")
+        check_devices(self.topology, options.device_speed)
 
     def _problem(self, sets: ClosedSets, memory: MemoryRules, speeds: Sequence[float]) -> Problem:
         equal = len(set(speeds)) == 1 and speeds[0] == 1.0

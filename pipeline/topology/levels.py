@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+MOST_DEVICES = 4096  # planning takes some minutes, and a time that grows with their square
 
 
 class TopologyError(ValueError):
@@ -59,6 +62,20 @@ class Topology:
 
     def __str__(self) -> str:
         return ",".join(f"{count}x{_short(bytes_per_s)}" for count, bytes_per_s in self.levels)
+
+
+def check_devices(topology: Topology, speeds: Sequence[float] | None) -> None:
+    """Raise TopologyError for more devices than can be planned for, or for speeds that are not theirs."""
+    devices = topology.devices
+    if devices > MOST_DEVICES:
+        raise TopologyError(f"the topology has {devices:,} devices; expected at most {MOST_DEVICES:,}")
+    if speeds is None:
+        return
+    if len(speeds) != devices:
+        raise TopologyError(f"device speeds: found {len(speeds)}, the topology has {devices} devices")
+    for speed in speeds:
+        if not (speed > 0 and math.isfinite(speed)):
+            raise TopologyError(f"a device's speed must be a positive number, found {speed}")
 
 
 def parse_topology(text: str) -> Topology:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -248,3 +249,19 @@ def test_data_parallelism_that_does_not_fit_says_so() -> None:
     plan = partition(profile, Topology(((3, 1e9),)), memory_bytes=36)
     assert "data parallelism does not fit" in plan.explain()
     assert data_parallel_plan(profile, Topology(((3, 1e9),)), Options(memory_bytes=36)) is None
+
+
+def test_data_parallelism_does_not_fit_beside_a_plan_that_the_limit_does_not_change() -> None:
+    profile, topology = chain([4.0, 2.0], [1.0, 1.0], [21.0, 35.0]), Topology(((3, 4.0),))
+    free, limited = partition(profile, topology), partition(profile, topology, memory_bytes=157)
+    assert limited.stages == free.stages
+    assert math.isfinite(free.data_parallel_seconds)
+    assert math.isinf(limited.data_parallel_seconds)
+
+
+def test_more_devices_than_can_be_planned_are_refused() -> None:
+    many = parse_topology("1000000x1e9")
+    with pytest.raises(TopologyError, match="1,000,000 devices; expected at most 4,096"):
+        partition(convolutional(), many)
+    with pytest.raises(TopologyError, match="at most"):
+        plans_for_machines(convolutional(), Topology(((4, 1.0),)), [2, 5000])
