@@ -20,7 +20,7 @@ SELDOM_NEEDED = ("statsmodels", "matplotlib", "boto3", "sklearn", "torch")
 SHELLS = {
     "bidbrain": {"aws", "cli", "report", "live", "history/fetch.py"},
     "straggler": {"cli", "report"},
-    "pipeline": {"cli", "report", "run", "stages", "profile/profiler.py"},
+    "pipeline": {"cli", "report", "run", "stages", "profile/profiler.py", "profile/watch.py"},
     "agileml/core": set(),
 }
 # Pure modules in folders of shells.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pytest
@@ -119,6 +119,35 @@ def test_the_cnns_graph() -> None:
     assert {(0, 1), (1, 2), (1, 4), (2, 3), (3, 4)} <= set(profile.edges)
     assert profile.layers[0].activation_bytes == 16 * 24 * 16 * 16 * 4
     assert profile.input_bytes == 16 * 3 * 16 * 16 * 4
+
+
+@pytest.mark.parametrize("trained", [0, 3])
+def test_frozen_weights_leave_the_graph_as_it_is(trained: int) -> None:
+    model, inputs = MODELS["transformer"]()
+    whole = profile_module(model, inputs, repeats=1).profile
+    model.requires_grad_(False)
+    model.position.requires_grad_(trained == 0)  # at the beginning, or only what comes last
+    for parameter in [*model.down.parameters(), model.norm2.weight][:trained]:
+        parameter.requires_grad_(True)
+    needs = [p.requires_grad for p in model.parameters()]
+    frozen = profile_module(model, inputs, repeats=1).profile
+    assert frozen.edges == whole.edges
+    assert frozen.tied == whole.tied
+    assert [replace(layer, forward_s=0, backward_s=0) for layer in frozen.layers] == [
+        replace(layer, forward_s=0, backward_s=0) for layer in whole.layers
+    ]
+    assert [p.requires_grad for p in model.parameters()] == needs
+    assert all(p.grad is None for p in model.parameters() if not p.requires_grad)
+
+
+def test_what_a_layer_passes_on_is_the_output_of_the_one_that_made_it() -> None:
+    layers = nn.Linear(8, 8), nn.Identity(), nn.Dropout(0.0), nn.ReLU(inplace=True), nn.Linear(8, 2)
+    profile = profile_module(nn.Sequential(*layers), (torch.randn(4, 8),), repeats=1).profile
+    assert [layer.activation_bytes for layer in profile.layers] == [128, 0, 0, 128, 32, 4]
+    frozen = nn.Sequential(*layers)
+    layers[0].requires_grad_(False)
+    profile = profile_module(frozen, (torch.randn(4, 8),), repeats=1).profile
+    assert [layer.activation_bytes for layer in profile.layers] == [128, 0, 0, 128, 32, 4]
 
 
 def test_modules_used_twice_share_their_weights() -> None:
