@@ -68,7 +68,7 @@ def chain_row(
     count: int,
     bytes_per_s: float,
     inner_count: int,
-    straight: bool,
+    most_replicas: int,
     out: Floats,
 ) -> None:
     """out[m, j] = A^k(a, j, m) for ranges of states a -> j, m components at most (out[0] is infinite).
@@ -83,10 +83,10 @@ def chain_row(
     for m in range(1, count + 1):
         for part in range(1, m):
             pivot[part] = a + 1
-        parts = min(m, 2) if straight else m
+        parts = min(m, most_replicas + 1)
         for j in range(a + 1, states):
             best = out[m - 1, j]
-            if m == 1 or not straight:
+            if m <= most_replicas:
                 weight_bytes = weights[j] - weights[a]
                 exchange_s = uncut_exchange_seconds(model, m, weight_bytes, bytes_per_s, inner_count)
                 best = min(best, stage_seconds(model, inner[j, a], m, exchange_s))
@@ -178,7 +178,7 @@ def general_row(
     model: int,
     bytes_per_s: float,
     inner_count: int,
-    straight: bool,
+    most_replicas: int,
     memory: bool,
     span: int,
     out: Floats,
@@ -212,7 +212,7 @@ def general_row(
                         if u > 0:
                             best = min(best, out[c, j, n, u - 1, b])
                         m = sizes[c]
-                        if m == 1 or not straight:
+                        if m <= most_replicas:
                             used = min((u + 1) // m, inner_used) if memory and span == 0 else 1
                             if used >= 1:
                                 behind = (b + m - 1) // m if memory else 0
@@ -230,7 +230,7 @@ def general_row(
                         for index in range(part_at[c], part_at[c + 1]):
                             part = parts[index]
                             m = sizes[part]
-                            if m > 1 and straight:
+                            if m > most_replicas:
                                 continue
                             most = min(inner_used, u // m) if memory and span == 0 else 1
                             behind = (b + m - 1) // m if memory else 0

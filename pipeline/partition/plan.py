@@ -258,7 +258,8 @@ def _parse_stage(text: str) -> Stage:
     for pair in text.split():
         key, _, value = pair.partition("=")
         values[key] = _parse_ranges(value) if key in ("layers", "devices") else json.loads(value)
-        if isinstance(values[key], bool) != (key == "recompute"):
+        kind = bool if key == "recompute" else tuple if key in ("layers", "devices") else int | float
+        if not isinstance(values[key], kind) or isinstance(values[key], bool) != (kind is bool):
             raise ValueError(key)
     return Stage(**values)  # type: ignore[arg-type]
 
@@ -291,6 +292,8 @@ def _parse_ranges(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise ValueError(part)
         numbers += range(int(first), int(last or first) + 1)
     return tuple(numbers)
 

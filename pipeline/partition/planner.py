@@ -51,6 +51,7 @@ class Options:
     max_stages: int | None = None
     device_speed: Sequence[float] | None = None
     prefixes_only: bool = False
+    max_replicas: int | None = None  # of a stage, on a topology of one level
 
 
 def partition(
@@ -232,6 +233,10 @@ class _Solver:
             )
         if options.memory_bytes is not None and not options.memory_bytes > 0:
             raise PartitionError(f"memory must be a positive number of bytes, found {options.memory_bytes}")
+        if options.max_replicas is not None and (options.max_replicas < 1 or len(self.topology.levels) > 1):
+            raise PartitionError(
+                f"max_replicas is {options.max_replicas}; expected at least 1, and a topology of one level"
+            )
         if not options.optimizer_factor >= 0:
             raise PartitionError(f"the optimizer factor must be 0 or more, found {options.optimizer_factor}")
         if options.max_stages is not None and options.max_stages < 1:
@@ -258,6 +263,7 @@ class _Solver:
             if self.options.max_stages is None
             or self.options.max_stages >= min(self.topology.devices, len(sets) - 1)
             else self.options.max_stages,
+            max_replicas=self.options.max_replicas,
         )
 
     def _tables(self) -> Tables:

@@ -125,13 +125,13 @@ def _expand(tables: Tables, item: _Open, bound: float) -> list[_Scored]:
     choices = tables.choices(item.level, item.kind)
     found: list[_Scored] = []
     for part in choices.smaller(item.c):
-        if problem.straight and choices.sizes[part] > 1:
+        if choices.sizes[part] > problem.most_replicas:
             continue
         found += _last_segments(tables, item, part, None, np.array([item.i]), bound)
     between = np.flatnonzero(problem.sets.within[item.i] & problem.sets.within[:, item.j])
     if between.size and not (problem.max_stages is not None and item.n == 0):
         for part, rest in choices.splits(item.c):
-            if not (problem.straight and choices.sizes[part] > 1):
+            if choices.sizes[part] <= problem.most_replicas:
                 found += _last_segments(tables, item, part, rest, between, bound)
     return found
 

@@ -43,11 +43,18 @@ class Problem:
     straight: bool
     max_stages: int | None
     whole: bool = False
+    max_replicas: int | None = None
 
     @property
     def model(self) -> int:
         """The cost model's number in the kernels."""
         return MODELS[self.cost_model]
+
+    @property
+    def most_replicas(self) -> int:
+        """The most components of a level that a stage may be on."""
+        all_of_them = self.parts.topology.devices
+        return 1 if self.straight else min(self.max_replicas or all_of_them, all_of_them)
 
     @property
     def limited(self) -> bool:
@@ -196,7 +203,7 @@ class Tables:
                 choices.all,
                 bytes_per_s,
                 inner_count,
-                problem.straight,
+                problem.most_replicas,
                 flat,
             )
             return flat[:, :, None, None, None]
@@ -220,7 +227,7 @@ class Tables:
             problem.model,
             bytes_per_s,
             inner_count,
-            problem.straight,
+            problem.most_replicas,
             problem.limited,
             problem.parts.topology.component_devices(level - 1) if problem.whole else 0,
             out,

@@ -23,6 +23,7 @@ class Limits:
     straight: bool = False
     max_stages: int | None = None
     prefixes_only: bool = False
+    max_replicas: int | None = None
 
 
 def best_seconds(profile: Profile, topology: Topology, model: str, limits: Limits) -> float:
@@ -91,9 +92,9 @@ def _combine(
     return worst
 
 
-def _shares(total: int, straight: bool) -> Iterator[tuple[int, ...]]:
+def _shares(total: int, straight: bool, most: int | None = None) -> Iterator[tuple[int, ...]]:
     """Ordered shares of at most `total` components."""
-    most = 1 if straight else total
+    most = 1 if straight else min(most or total, total)
     for parts in range(1, total + 1):
         for share in itertools.product(range(1, most + 1), repeat=parts):
             if sum(share) <= total:
@@ -120,7 +121,7 @@ def _best_free(profile, topology, model, limits, sets, level, i, j, m, known) ->
         return known[key]
     best = math.inf
     count = topology.levels[level - 2][0] if level > 1 else 1
-    for share in _shares(m, limits.straight):
+    for share in _shares(m, limits.straight, limits.max_replicas):
         for chain in _chains(sets, i, j, len(share)):
             parts = [
                 (a, b, n, _best_free(profile, topology, model, limits, sets, level - 1, a, b, count, known))

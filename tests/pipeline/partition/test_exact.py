@@ -105,6 +105,19 @@ def test_equals_brute_force_in_2000_cases(capsys: pytest.CaptureFixture[str]) ->
         print(f"\npartition: {len(kinds)} of 2000 random cases equal brute force")
 
 
+def test_the_most_replicas_of_a_stage_equal_brute_force() -> None:
+    """Chains have a search of their own."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        profile = random_profile(rng, int(rng.integers(1, 6)), branches=seed % 2 == 0)
+        topology, most = random_topology(rng, (int(rng.integers(2, 7)),)), int(rng.integers(1, 5))
+        model = ("thesis", "released")[rng.integers(2)]
+        plan = top_plans(profile, topology, 1, Options(cost_model=model, max_replicas=most))[0]
+        assert max(stage.replicas for stage in plan.stages) <= most
+        expected = best_seconds(profile, topology, model, Limits(max_replicas=most))
+        assert plan.seconds_per_minibatch == pytest.approx(expected, rel=1e-12), seed
+
+
 def test_the_best_few_plans_are_the_best_few_of_all() -> None:
     """On one level every choice of cuts and replicas is a plan of its own."""
     for seed in range(60):

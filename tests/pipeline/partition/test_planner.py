@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,14 @@ def test_text_parses_back_to_the_same_plan() -> None:
         parse_plan("\n".join([*plan.to_text().splitlines()[:8], "stage 1: layers=x", ""]))
     with pytest.raises(PlanError, match="does not parse: 'stage 1"):
         parse_plan(plan.to_text().replace("recompute=false", 'recompute="no"'))
+    for before, after in (
+        ("layers=", "layers=1-0"),
+        ("parameter_bytes=", 'parameter_bytes="a"'),
+        ("in_flight=", "in_flight=null"),
+    ):
+        text = re.sub(rf"{before}\S*", after, plan.to_text(), count=1)
+        with pytest.raises(PlanError, match="does not parse: 'stage 1"):
+            parse_plan(text)
     with pytest.raises(PlanError, match="lacks a line"):
         parse_plan("plan 1\n")
 

@@ -58,6 +58,14 @@ def test_profile_plan_and_run(config: Path, tmp_path: Path, capsys: pytest.Captu
     assert sha(capsys.readouterr().out) == planned
 
 
+def test_no_stage_is_planned_with_more_replicas_than_microbatches(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.txt"
+    assert run("plan", config, "--set", "workers=5", "--set", "microbatches=2", "--out", plan) == 0
+    assert max(stage.replicas for stage in parse_plan(plan.read_text()).stages) <= 2
+
+
 def test_processes_have_the_bits_of_one_that_replays_them(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
