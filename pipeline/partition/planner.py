@@ -208,8 +208,8 @@ class _Solver:
             if len(where := sorted({stage_of[layer] for layer in group})) > 1:
                 notes.append(
                     f"Layers {', '.join(map(str, group))} share weights but stand in stages "
-                    f"{', '.join(map(str, where))}: their gradients must be added up across stages, which is "
-                    "not in the times above."
+                    f"{', '.join(map(str, where))}: their gradients must be added up across stages, and the "
+                    "later ones keep copies: neither is in the times and the memory above."
                 )
         return Plan(
             model=self.profile.model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -274,3 +275,10 @@ def test_more_devices_than_can_be_planned_are_refused() -> None:
         partition(convolutional(), many)
     with pytest.raises(TopologyError, match="at most"):
         plans_for_machines(convolutional(), Topology(((4, 1.0),)), [2, 5000])
+
+
+def test_weights_that_two_stages_share_are_said_to_be_missing_from_times_and_memory() -> None:
+    profile = replace(chain([4.0] * 4, [1.0] * 4, [8.0, 1.0, 1.0, 0.0]), tied=((0, 3),))
+    plan = partition(profile, Topology(((2, 1.0),)), straight=True)
+    assert plan.stages[1].parameter_bytes == 1  # without the shared 8
+    assert any("stages 1, 2" in note and "times and the memory" in note for note in plan.notes)
