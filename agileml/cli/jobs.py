@@ -115,12 +115,11 @@ def submit(
 
         ask_to_submit(job, yes=yes)
     with sentences():
-        # `auto` in a config is the cluster that the job runs in, wherever that is: no address of it from here.
-        server = server_at(address or (None if job.address == "auto" else job.address))
         from importlib.metadata import version
 
         from agileml.cluster.job_server import CONFIG, OURS, STOP_WAIT_S, WATCH
         from agileml.cluster.submission import submission
+        from agileml.session.places import check_shadows
 
         options = {"--out": out, "--stage": stage, "--resume": resume}
         given = [word for name, value in options.items() if value is not None for word in (name, value)]
@@ -128,6 +127,9 @@ def submit(
         if supervise:
             given += ["--supervise", "--restarts", str(most)]
         order = submission(config, [*(w for flag in flags for w in ("--set", flag)), *given], python=python)
+        check_shadows(order.folder)
+        # `auto` in a config is the cluster that the job runs in, wherever that is: no address of it from here.
+        server = server_at(address or (None if job.address == "auto" else job.address))
         typer.echo(f"uploading {order.folder} to {server.url}", err=True)
         where = f"{order.id} --address {server.url}"
         about = {OURS: version("proteus-train"), CONFIG: config.stem, WATCH: f"proteus watch {where}"}

@@ -38,6 +38,9 @@ def supervise(
 
     Raises BadParameter, FolderError, ConfigError.
     """
+    from agileml.session.places import check_shadows
+
+    check_shadows(Path.cwd())  # the run's process would look there first, and end before it can say why
     with ExitStack() as stack:
         if job.out is not None:
             stack.enter_context(_alone_in(Path(job.out)))

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from agileml.cluster.travel import PACKAGES
 from agileml.config.text import ConfigError
 from agileml.runs.folder import FolderError
 
@@ -14,6 +15,7 @@ def check_shadows(folder: Path) -> None:
     """Raise FolderError for a file in the working folder that hides a module which every process of a run imports.
 
     Processes on Ray nodes look into the working folder first, so a `random.py` there ends them before they can say why.
+    A checkout of ours may be the working folder of what was installed from it: the code is the same.
     """
     for entry in sorted(folder.iterdir()):
         # Unlike `Path.is_file` this takes a folder that we may not enter for none.
@@ -24,10 +26,28 @@ def check_shadows(folder: Path) -> None:
             continue
         spec = getattr(loaded, "__spec__", None)
         place = getattr(spec, "origin", None)
-        if place is not None and (place in ("built-in", "frozen") or not Path(place).is_relative_to(folder)):
+        if place is None or (place not in ("built-in", "frozen") and Path(place).is_relative_to(folder)):
+            continue
+        if not is_package or not _is_ours(entry):
             raise FolderError(
                 f"{entry} hides the module {name} that Ray's processes need, expected another name for it"
             )
+        # An installed module that the checkout lacks, as a build leaves it, does no harm: the checkout is found first.
+        if not _code_in(entry).items() <= _code_in(Path(place).parent).items():
+            raise FolderError(
+                f"{entry} is other code of Proteus than what is installed in {Path(place).parent}, expected the same: "
+                "install this checkout again, or call the command in another folder"
+            )
+
+
+def _is_ours(package: Path) -> bool:
+    """True for a folder of a checkout of ours: all our packages lie side by side in it."""
+    return package.name in PACKAGES and all((package.parent / name / "__init__.py").is_file() for name in PACKAGES)
+
+
+def _code_in(package: Path) -> dict[str, bytes]:
+    """The modules of a package: the content of each file by its path within it."""
+    return {str(file.relative_to(package)): file.read_bytes() for file in package.rglob("*.py")}
 
 
 def return_to(folder: str | None) -> None:
