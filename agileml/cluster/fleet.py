@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,6 +18,7 @@ from agileml.cluster.local import LocalCluster
 from agileml.cluster.ray_cluster import GcsWatch, TieredNode
 from agileml.cluster.travel import code_of
 from agileml.cluster.wanted import shortage
+from agileml.config.hardware import least_cores
 from agileml.config.job import JobConfig
 from agileml.core.protocol.commands import Happened
 from agileml.errors import HeadLostError, RunError
@@ -226,6 +227,9 @@ class ExistingFleet:
         waiting = spec.waiting_machines()
         start = spec.config.machines
         self._wanted = {Tier.RELIABLE: start.reliable, Tier.TRANSIENT: start.transient}
+        self._with_plan = {tier: count + waiting.get(tier, 0) for tier, count in self._wanted.items()}
+        cores = least_cores(spec.config)
+        self._least_cpus = start.cpus if cores == 1 else max(start.cpus, cores)
         self._for_plan = sum(waiting.values())
         self.expected = start.reliable + start.transient + self._for_plan
         self._known: dict[str, TieredNode] = {}
@@ -262,11 +266,7 @@ class ExistingFleet:
 
     def _changes(self, present: Sequence[TieredNode], draining: dict[str, float | None]) -> list[FleetEvent]:
         events: list[FleetEvent] = []
-        for node in present:
-            if node.node_id in self._known or node.node_id in draining:
-                continue
-            if len(self._known) >= self._spec.config.machines.max:
-                break
+        for node in self._in_turn([node for node in present if node.node_id not in draining]):
             self._known[node.node_id] = node
             tier = Tier(str(node.tier))
             # With a plan, nodes beyond those of the start wait for their clock.
@@ -283,6 +283,28 @@ class ExistingFleet:
                 events.append(Leaving(node_id, deadline_s if deadline_s is not None else time.time()))
         return events
 
+    def _in_turn(self, present: Sequence[TieredNode]) -> Iterator[TieredNode]:
+        """The nodes to take, each before the next is asked for, up to `machines.max`: those that the start and the plan
+        want before others.
+
+        The last place is for a reliable node until there is one: without it no run starts. A node that is too small
+        for a machine is left out, as if it had no label: processes fail there until the run ends.
+        """
+        machines = self._spec.config.machines
+        counts = Counter(node.tier for node in self._known.values())
+        wanted: list[TieredNode] = []
+        others: list[TieredNode] = []
+        for node in present:
+            is_large = node.cpus >= self._least_cpus and node.gpus >= machines.gpus
+            if node.node_id not in self._known and is_large:
+                counts[node.tier] += 1
+                (wanted if counts[node.tier] <= self._with_plan[node.tier] else others).append(node)
+        for node in [*wanted, *others]:
+            has_reliable = any(known.tier is Tier.RELIABLE for known in self._known.values())
+            is_kept_free = not has_reliable and node.tier is not Tier.RELIABLE
+            if len(self._known) + is_kept_free < machines.max:
+                yield node
+
     def check_head(self) -> None:
         host, _, port = self._address.rpartition(":")
         try:
@@ -298,7 +320,7 @@ class ExistingFleet:
 
     def missing(self) -> str:
         machines = self._spec.config.machines
-        return shortage(self._wanted, machines.cpus, machines.gpus, ray_cluster.offers(), self._address)
+        return shortage(self._wanted, self._least_cpus, machines.gpus, ray_cluster.offers(), self._address)
 
     def release(self, node_id: str) -> None:
         """Does nothing: its owner ends it, and a draining raylet exits once our actor is gone."""

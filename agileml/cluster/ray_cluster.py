@@ -39,8 +39,8 @@ MARKETS = {"spot": Tier.TRANSIENT, "on-demand": Tier.RELIABLE}
 
 @dataclass(frozen=True)
 class TieredNode:
-    """A Ray node with a tier, and its CPUs. Nodes of one `allocation` were acquired together. `speed`: of the machine
-    that a local node stands for, as a multiple of the usual."""
+    """A Ray node with a tier, and its CPUs and GPUs. Nodes of one `allocation` were acquired together. `speed`: of the
+    machine that a local node stands for, as a multiple of the usual."""
 
     node_id: str
     ip: str
@@ -48,6 +48,7 @@ class TieredNode:
     allocation: str
     cpus: float = 1.0
     speed: float = 1.0
+    gpus: float = 0.0
 
 
 def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] | None = None) -> None:
@@ -190,8 +191,9 @@ def as_tiered_node(node: Mapping[str, Any]) -> TieredNode | None:
     if tier is None:
         return None
     allocation = labels.get(ALLOCATION_LABEL) or node["NodeID"]
-    cpus = node.get("Resources", {}).get("CPU", 0.0)
-    return TieredNode(node["NodeID"], node["NodeManagerAddress"], tier, allocation, cpus)
+    resources = node.get("Resources", {})
+    cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    return TieredNode(node["NodeID"], node["NodeManagerAddress"], tier, allocation, cpus, gpus=gpus)
 
 
 def draining() -> dict[str, float | None]:

@@ -77,6 +77,14 @@ def capacity_of(config: JobConfig, cores: int, speed: float) -> float:
     return speed * (split.workers if config.machines.gpus >= 1 else min(cores, split.workers * split.threads))
 
 
+def least_cores(config: JobConfig) -> int:
+    """The fewest cores with which `split_of` finds a machine large enough."""
+    machines = config.machines
+    threads = _model_threads(config) if machines.threads == "auto" else machines.threads
+    least = 1 if machines.threads == "auto" else threads
+    return least if machines.workers in ("auto", 1) else max(least, int(machines.workers) * threads)
+
+
 def splits_of(config: JobConfig, cores: int) -> tuple[Split, ...]:
     """The splits that a machine tries, that of `split_of` first; one where there is nothing to choose.
 

@@ -42,7 +42,9 @@ def check_shadows(folder: Path) -> None:
 
 def _is_ours(package: Path) -> bool:
     """True for a folder of a checkout of ours: all our packages lie side by side in it."""
-    return package.name in PACKAGES and all((package.parent / name / "__init__.py").is_file() for name in PACKAGES)
+    return package.name in PACKAGES and all(
+        (package.parent / name / "__init__.py").is_file() for name in PACKAGES
+    )
 
 
 def _code_in(package: Path) -> dict[str, bytes]:

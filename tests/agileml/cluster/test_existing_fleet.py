@@ -1,0 +1,66 @@
+"""Which nodes of a cluster that others run a job takes: those that fit, and one that stays among them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from agileml.cluster.fleet import Appeared, ExistingFleet
+from agileml.cluster.ray_cluster import TieredNode
+from agileml.config.job import from_values
+from agileml.events.terms import Tier
+from agileml.process.spec import RunSpec
+
+
+def fleet_of(machines: dict[str, Any], **more: Any) -> ExistingFleet:
+    job = {"application": "mlr", "clocks": 40, "clocks_per_pass": 4, "machines": machines, **more}
+    return ExistingFleet(RunSpec("run", from_values(job)), "10.0.0.5:6379")
+
+
+def node(number: int, tier: Tier, cpus: float = 4, gpus: float = 0) -> TieredNode:
+    return TieredNode(f"n{number}", "10.0.0.6", tier, "a", cpus, gpus=gpus)
+
+
+def taken(fleet: ExistingFleet, *present: TieredNode) -> list[TieredNode]:
+    return [event.node for event in fleet._changes(present, {}) if isinstance(event, Appeared)]
+
+
+@pytest.mark.parametrize(
+    ("machines", "cpus", "gpus"),
+    [({"cpus": 2}, 1, 0), ({"gpus": 1}, 4, 0), ({"workers": 2, "threads": 2}, 3, 0)],
+)
+def test_a_node_that_is_too_small_is_left_alone(machines: dict[str, Any], cpus: float, gpus: float) -> None:
+    """Ray places no process there: after the second such node the run ended, whatever it had computed."""
+    fleet = fleet_of({"reliable": 1, "transient": 1, "max": 4, **machines})
+    small = [node(number, tier, cpus, gpus) for number, tier in enumerate(Tier)]
+    assert not taken(fleet, *small)
+    large = node(5, Tier.RELIABLE, 4, 1)
+    assert taken(fleet, *small, large) == [large]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_place_is_kept_for_a_node_that_stays(together: bool) -> None:
+    """Others took all places, if their ids were the smaller ones, and the run waited in vain for a reliable one."""
+    fleet = fleet_of({"reliable": 1, "transient": 2, "max": 3})
+    spot, stays = [node(number, Tier.TRANSIENT) for number in range(5)], node(9, Tier.RELIABLE)
+    first = taken(fleet, *spot, stays) if together else taken(fleet, *spot)
+    found = first if together else [*first, *taken(fleet, *spot, stays)]
+    assert stays in found
+    assert len(found) == 3
+
+
+def test_what_the_start_wants_comes_before_the_rest() -> None:
+    fleet = fleet_of({"reliable": 1, "transient": 2, "max": 4})
+    present = [node(number, Tier.RELIABLE) for number in range(5)]
+    present += [node(number, Tier.TRANSIENT) for number in range(5, 9)]
+    assert Counter(each.tier for each in taken(fleet, *present)) == {Tier.RELIABLE: 2, Tier.TRANSIENT: 2}
+
+
+def test_nodes_that_a_plan_waits_for_have_places() -> None:
+    plan = [{"at_clock": 4, "join": 2, "tier": "transient"}]
+    fleet = fleet_of({"reliable": 1, "transient": 1, "max": 4}, plan=plan)
+    present = [node(number, Tier.RELIABLE) for number in range(5)]
+    present += [node(number, Tier.TRANSIENT) for number in range(5, 9)]
+    assert Counter(each.tier for each in taken(fleet, *present)) == {Tier.RELIABLE: 1, Tier.TRANSIENT: 3}
