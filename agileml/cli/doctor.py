@@ -187,7 +187,7 @@ def check_ray_answers(address: str) -> Finding:
 
     try:
         found = cluster.reach(address)
-        cluster.connect(found, namespace="proteus-doctor")
+        cluster.join(found, namespace="proteus-doctor")
     except ClusterError as error:
         return Finding(
             "Ray", BLOCKS, str(error), "start the head with `ray start --head`, or correct --address"

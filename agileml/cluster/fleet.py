@@ -238,7 +238,11 @@ class ExistingFleet:
         self._due_s = 0.0
 
     def __enter__(self) -> Self:
-        ray_cluster.connect(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
+        try:
+            ray_cluster.join(self._address, namespace="proteus", runtime_env=travelling(self._spec.config))
+        except ClusterError:
+            self.check_head()
+            raise
         gpus = self._spec.config.machines.gpus
         most = ray_cluster.most_gpus() if gpus else None
         if most is not None and math.ceil(gpus) > most:

@@ -18,6 +18,7 @@ from agileml.cluster.ray_cluster import (
     gcs_client,
     locate,
 )
+from agileml.cluster.this_computer import meant
 
 RPC_TIMEOUT_S = 5.0
 MESSAGE = "proteus machines terminate"
@@ -36,7 +37,7 @@ class ClusterNodes:
     method when it does not answer."""
 
     def __init__(self, address: str) -> None:
-        if is_http(address):
+        if is_http(address := meant(address)):
             host, port = gcs_behind(address, REACH_TIMEOUT_S / 2)
             check_alive(host, port, REACH_TIMEOUT_S / 2)
         else:

@@ -8,20 +8,20 @@ Ray's public API does not show drains; only `draining` asks the private one.
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.ray_startup import held_sigterm, sigterm_blocked
+from agileml.cluster.this_computer import cluster_here, is_node_of, meant
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, no_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer
 from agileml.errors import HeadLostError
@@ -65,6 +65,21 @@ def connect(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] 
         )
     # Ray prints four lines for every dead node, from a thread that no option stops. We report dead nodes ourselves.
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
+
+
+def join(gcs_address: str, *, namespace: str, runtime_env: Mapping[str, Any] | None = None) -> None:
+    """As `connect`, of a cluster that others run. Raises ClusterError where Ray does not take this process, or the code
+    that travels with it, such as a package that holds its data too."""
+    import ray
+
+    try:
+        connect(gcs_address, namespace=namespace, runtime_env=runtime_env)
+    except (ray.exceptions.RayError, RuntimeError, ValueError, OSError) as error:
+        ray.shutdown()
+        why = " ".join(str(error).split())[:400] or type(error).__name__
+        raise ClusterError(
+            f"address: this process cannot join the cluster at {gcs_address} ({why})"
+        ) from error
 
 
 def gcs_client(gcs_address: str) -> Any:
@@ -224,22 +239,23 @@ def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
 
     When the cluster needs a token and accepts the user's, this process switches to token mode.
 
-    Raises ClusterError within `timeout_s`: nothing listens, something else listens, another version of Ray, no token
-    where one is needed, or a wrong token.
+    Raises ClusterError within `timeout_s`: nothing listens, something else listens, another version of Ray or of
+    Python, no token where one is needed, or a wrong token.
     """
-    if is_http(address):
+    if is_http(address := meant(address)):
         host, port = gcs_behind(address, timeout_s / 2)
         timeout_s /= 2
     else:
         host, port = locate(address)
     check_alive(host, port, timeout_s)
     _is_a_node(host, port)
+    _has_our_python(f"{host}:{port}")
     return f"{host}:{port}"
 
 
 def locate(address: str) -> tuple[str, int]:
     """Host and port of the GCS that host:port or `auto` names, without asking it. Raises ClusterError."""
-    return _on_this_machine() if address == "auto" else _host_and_port(address)
+    return _host_and_port(cluster_here() if address == "auto" else address)
 
 
 def check_alive(host: str, port: int, timeout_s: float) -> None:
@@ -253,18 +269,6 @@ def _host_and_port(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ClusterError(f"address: found {address!r}, expected host:port, http://host:port or auto")
     return host.strip("[]"), int(port)
-
-
-def _on_this_machine() -> tuple[str, int]:
-    found = os.environ.get("RAY_ADDRESS", "").removeprefix("ray://")
-    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    if not found and file.is_file():
-        found = file.read_text().strip()
-    if not found:
-        raise ClusterError(
-            "address: found no Ray cluster on this computer for auto, expected one that `ray start` began"
-        )
-    return _host_and_port(found)
 
 
 def _listens(host: str, port: int, timeout_s: float) -> None:
@@ -309,17 +313,28 @@ def _speaks(host: str, port: int, timeout_s: float) -> None:
 
 
 def _is_a_node(host: str, port: int) -> None:
-    """Raise ClusterError unless a raylet of the cluster runs here: without one `ray.init` waits in vain."""
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] == "raylet" and any(
-            argument.startswith("--gcs-address=") and argument.endswith(f":{port}")
-            for argument in process.info["cmdline"] or []
-        ):
-            return
-    raise ClusterError(
-        f"address: this computer is no node of the cluster at {host}:{port}; run it on the head node, "
-        f"or make this computer one: ray start --address={host}:{port} --num-cpus=0"
-    )
+    if not is_node_of(port):
+        raise ClusterError(
+            f"address: this computer is no node of the cluster at {host}:{port}; run it on the head node, "
+            f"or make this computer one: ray start --address={host}:{port} --num-cpus=0"
+        )
+
+
+def _has_our_python(gcs_address: str) -> None:
+    with answering(gcs_address):
+        told = gcs_client(gcs_address).internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=1.0)
+    check_python(json.loads(told).get("python_version") if told else None, gcs_address)
+
+
+def check_python(found: str | None, gcs_address: str) -> None:
+    """Raise ClusterError unless Ray takes a driver of our Python: its last number counts, if no variable says no."""
+    ours = platform.python_version()
+    parts = 2 if os.environ.get("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL") == "minor" else 3
+    if found is not None and found.split(".")[:parts] != ours.split(".")[:parts]:
+        raise ClusterError(
+            f"address: the cluster at {gcs_address} runs Python {found}, expected {ours} as here: call proteus in the "
+            "environment that its nodes were started from"
+        )
 
 
 def _ask(host: str, port: int, token: str | None, timeout_s: float) -> tuple[Any, str]:
