@@ -12,12 +12,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
 from agileml.cluster import dashboard
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, answering, check_alive, gcs_client, locate
+from agileml.cluster.this_computer import meant
 
 OURS = "proteus"  # key in the metadata of our jobs; its value is the version that submitted the job
 CONFIG = "config"  # key in the metadata with the name of the config
@@ -53,7 +55,7 @@ def find_server(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
     Raises ClusterError within `timeout_s`: nothing listens, something else does, a missing or wrong token, the cluster
     has no job server, or only its head can reach it.
     """
-    if dashboard.is_http(address):
+    if dashboard.is_http(address := meant(address)):
         _check_server(address, timeout_s)
         return address.rstrip("/")
     host, port = locate(address)
@@ -117,6 +119,7 @@ class JobServer:
         for name in ("dashboard_sdk", "job.sdk"):  # they log every step
             logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
         os.environ[URL_VARIABLE] = url  # Ray takes this, or RAY_ADDRESS, before its argument
+        _pass_proxies_by(url)
         self.url = url
         self._client = _told(lambda: JobSubmissionClient(url), f"address: {url}")
 
@@ -155,17 +158,31 @@ class JobServer:
         return str(_told(lambda: self._client.get_job_logs(name), f"logs of {name}"))
 
     def follow(self, name: str, say: Callable[[str], None]) -> None:
-        """Call `say` with the output of the job, from its start on, until it ends."""
+        """Call `say` with the output of the job, from its start on, until it ends. Raises OSError as `say` does."""
+        unsaid: list[OSError] = []
 
         async def tail() -> None:
             async for text in self._client.tail_job_logs(name):
-                say(text)
+                try:
+                    say(text)
+                except OSError as error:  # of a pipe or a disk here, not of the cluster
+                    unsaid.append(error)
+                    return
 
         _told(lambda: asyncio.run(tail()), f"logs of {name}")
+        if unsaid:
+            raise unsaid[0]
 
     def stop(self, name: str) -> None:
         """Ask the job to end; returns at once."""
         _told(lambda: self._client.stop_job(name), f"stop {name}")
+
+
+def _pass_proxies_by(url: str) -> None:
+    """Have Ray's client talk to the cluster itself, as our own questions do: a proxy that the environment names would
+    get the token, and knows no way to a forwarded port."""
+    named = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    os.environ["no_proxy"] = ",".join(filter(None, [named, urlsplit(url).hostname]))
 
 
 def _job(details: Any) -> SubmittedJob:
