@@ -65,8 +65,8 @@ class ActorGroup:
         self._reader = OutboxReader[Told]()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
-        public = startup.result(self._head.public_key.remote(), what, logs_folder)
-        address = startup.result(self._begin_head(public), what, logs_folder)
+        public = startup.result(self._head.public_key.remote(), what, logs_folder, watch_head)
+        address = startup.result(self._begin_head(public), what, logs_folder, watch_head)
         if address is None:
             raise RunError(f"{what} died while it started")
         self._head_address: Address = address

@@ -30,12 +30,10 @@ class Startup:
         stop_signal: StopSignal,
         say: Callable[[str], None],
         *,
-        check_head: Callable[[], None] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """limit_s: the longest wait for the next machine. check_head: raises HeadLostError; see `fleet.Fleet`."""
+        """limit_s: the longest wait for the next machine."""
         self._limit_s, self._stop_signal, self._say, self._clock_s = limit_s, stop_signal, say, clock_s
-        self._check_head = check_head
         self._since_s = clock_s()
         self._began_unix_s = time.time()
         self._up = 0
@@ -62,14 +60,17 @@ class Startup:
         if waited_s >= self._limit_s:
             raise RunError(f"no machine came for machines.wait_s = {self._limit_s:g} s: the run {missing}")
 
-    def result(self, reference: Any, what: str, logs: Callable[[], Path | None]) -> Any:
-        """The result of a Ray call to a process that is just starting. Raises RunError."""
+    def result(
+        self, reference: Any, what: str, logs: Callable[[], Path | None], watch_head: Callable[[], object]
+    ) -> Any:
+        """The result of a Ray call to a process that is just starting. watch_head: see `fleet.Fleet`; one answer of the
+        head that is late ends no run. Raises RunError."""
         import ray
 
         check_due_s = self._clock_s() + CHECK_S
         while not ray.wait([reference], timeout=0.2, fetch_local=False)[0]:
             if self._clock_s() >= check_due_s:
-                self._check_head()
+                watch_head()
                 check_due_s = self._clock_s() + CHECK_S
             if self._stop_signal.is_asked:
                 raise RunError(TOLD_TO_STOP)

@@ -348,9 +348,7 @@ class _Session:
             if isinstance(fleet, BoughtFleet):
                 self.market = fleet
                 fleet.attach(folder)
-            startup = Startup(
-                self.config.machines.wait_s, self.stop_signal, progress.say, check_head=fleet.check_head
-            )
+            startup = Startup(self.config.machines.wait_s, self.stop_signal, progress.say)
             self.stop_signal.arm()
             runtime_env = fleet.runtime_env(variables_of(self.config))
             group = ActorGroup(self.spec, fleet.expected, runtime_env, startup, fleet.watch_head)

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
-from agileml.driver.startup import OUTPUT_S, SAY_S, Startup, newest_output
+from agileml.cluster.ray_cluster import GcsWatch
+from agileml.driver.startup import CHECK_S, OUTPUT_S, SAY_S, Startup, newest_output
 from agileml.driver.stop_signal import StopSignal
-from agileml.errors import RunError
+from agileml.errors import HeadLostError, RunError
 
 WANTS = "wants 1 reliable + 2 transient machines"
 
@@ -61,6 +63,26 @@ def test_while_nothing_is_missing_it_never_gives_up() -> None:
         clock.now_s += 100
         startup.look(3, "", lambda: None)
     assert not said
+
+
+def test_a_head_that_is_silent_for_a_moment_ends_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the controller's process started, one answer that took longer than a second did."""
+    clock = Clock()
+
+    def wait(references: list[object], **_: object) -> tuple[list[object], list[object]]:
+        clock.now_s += 0.2
+        return [], references
+
+    def nodes(_: float) -> frozenset[str] | None:
+        since_s = clock.now_s - 100.0
+        return None if 10 < since_s < 20 or since_s > 60 else frozenset({"n1"})
+
+    monkeypatch.setattr(ray, "wait", wait)
+    head = GcsWatch(nodes, clock)
+    startup = Startup(600.0, StopSignal(), lambda sentence: None, clock_s=clock)
+    with pytest.raises(HeadLostError, match="has not answered for 40 s"):
+        startup.result(object(), "the controller's process", lambda: None, head.live_nodes)
+    assert clock.now_s - 100.0 == pytest.approx(60 + 40, abs=2 * CHECK_S)
 
 
 def test_the_output_shown_is_the_newest_that_names_an_error(tmp_path: Path) -> None:
