@@ -58,7 +58,8 @@ def submission(
 ) -> Submission:
     """Prepare to submit `config` from the folder `here` (None: the current one), or else from the config's own folder.
 
-    Raises ClusterError for the home folder and the root, which a user will not mean to upload.
+    Raises ClusterError for the home folder and the root, which a user will not mean to upload, and for a config that
+    stays here.
     """
     here = (here or Path.cwd()).resolve()
     # The last part may be a link to a file elsewhere: it lies where the user sees it, and Ray uploads what it leads to.
@@ -71,7 +72,32 @@ def submission(
             f"found {folder} as the working folder, which would be uploaded whole; "
             "expected a project's folder: change to it, or move the config into one"
         )
+    if (why := _left_out(file, folder)) is not None:
+        raise ClusterError(
+            f"found {config}, which is not uploaded with {folder}: {why}; expected a config elsewhere in it"
+        )
     return Submission(new_id(file.stem), folder, file.relative_to(folder), tuple(flags), python)
+
+
+def _left_out(file: Path, folder: Path) -> str | None:
+    """Why Ray leaves a file below `folder` out of the upload; None: it does not."""
+    from ray._private.thirdparty.pathspec import PathSpec
+
+    way = [file, *file.parents]
+    way = way[: way.index(folder) + 1]  # the file, its folders, and `folder`
+    if len(way) > 2 and way[-2].name == RUNS.strip("/"):
+        return "results of earlier runs stay here"
+    names = [".gitignore", ".rayignore"]
+    if os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE") == "1":
+        names.remove(".gitignore")
+    for depth, place in enumerate(way[1:], 1):
+        inside = [str(each.relative_to(place)) for each in way[:depth]]
+        for rules in (place / name for name in names):
+            if rules.is_file():
+                left_out = PathSpec.from_lines("gitwildmatch", rules.read_text().splitlines())
+                if any(map(left_out.match_file, inside)):
+                    return f"{rules} names it"
+    return None
 
 
 def new_id(name: str) -> str:

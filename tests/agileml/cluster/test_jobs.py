@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import socket
@@ -66,6 +67,38 @@ def test_a_home_folder_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path / "link"))
     with pytest.raises(ClusterError, match="expected a project's folder"):
         submission(Path("job.yaml"), [], here=tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    ("config", "ignored", "why"),
+    [
+        ("runs/mlr-1/config.yaml", "", "results of earlier runs stay here"),
+        ("job.yaml", "*.yaml\n", ".gitignore names it"),
+        ("configs/own/job.yaml", "configs/\n", ".gitignore names it"),
+        ("configs/own/job.yaml", "own\n!job.yaml\n", ".gitignore names it"),
+        ("configs/job.yaml", "/job.yaml\n*.yml\n", None),
+        ("job.yaml", "*.yaml\n!job.yaml\n", None),
+        ("runs/job.py.yaml", "", "results of earlier runs stay here"),
+        ("own/runs/job.yaml", "", None),
+    ],
+)
+def test_a_config_that_would_stay_here_is_refused(
+    tmp_path: Path, config: str, ignored: str, why: str | None
+) -> None:
+    """The job failed on the head, as it found no config."""
+    project = tmp_path / "project"
+    (project / config).parent.mkdir(parents=True)
+    (project / config).touch()
+    (project / ".gitignore").write_text(ignored)
+    if why is None:
+        excludes = submission(Path(config), [], here=project).runtime_env(10)["excludes"]
+        assert config in packed(project, excludes, tmp_path / "upload.zip")
+        return
+    with pytest.raises(
+        ClusterError, match=f"found {config}, which is not uploaded with .*{re.escape(why)}; "
+    ):
+        submission(Path(config), [], here=project)
+    assert config not in packed(project, ["/runs/*"], tmp_path / "upload.zip")
 
 
 def packed(folder: Path, excludes: list[str], to: Path) -> set[str]:
