@@ -19,13 +19,17 @@ from pathlib import Path
 
 import psutil
 
-from agileml.cluster.processes import is_alive, is_running, kill, open_paths, processes_of
+from agileml.cluster.processes import is_alive, is_own, is_running, kill, open_paths, processes_of
 
 PREFIX = "proteus-"
 OWNER = "owner"
 OWN_NAMES = {"ray", "token", "watchdog.log"}  # in such folders, beside the owner and sockets
-_DRIVER_LOG = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+/ray/.+/python-core-driver-\w+\.log")
-_FOLDER = re.compile(rf"{tempfile.gettempdir()}/{PREFIX}\w+(?=/)")
+_PLACES = "|".join(
+    map(re.escape, {"/tmp", tempfile.gettempdir()})
+)  # clusters have theirs in /tmp, whatever TMPDIR is
+_ANY = rf"(?:{_PLACES})/{PREFIX}\w+"
+_DRIVER_LOG = re.compile(rf"{_ANY}/ray/.+/python-core-driver-\w+\.log")
+_FOLDER = re.compile(rf"{_ANY}(?=/)")
 
 
 def new_folder() -> Path:
@@ -110,6 +114,7 @@ def orphans() -> list[psutil.Process]:
             paths = open_paths(process)
             folders = {Path(match[0]) for name in paths for match in _FOLDER.finditer(name)}
             is_driver = any(_DRIVER_LOG.search(name) for name in paths)
-            if folders and not any(map(Path.exists, folders)) and not is_driver and is_alive(process):
+            is_lost = bool(folders) and not any(map(Path.exists, folders)) and not is_driver
+            if is_lost and is_own(process) and is_alive(process):
                 found.append(process)
     return found

@@ -23,8 +23,16 @@ def is_running(pid: int, created_s: float) -> bool:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Live processes that use the folder."""
-    return [process for process in psutil.process_iter() if uses_folder(process, folder)]
+    """Live processes of this user that use the folder. Another user's, such as `sudo tail` of a log in it, is no part
+    of a run, and we may not end it."""
+    return [each for each in psutil.process_iter() if is_own(each) and uses_folder(each, folder)]
+
+
+def is_own(process: psutil.Process) -> bool:
+    """True for a process of this user."""
+    with contextlib.suppress(psutil.Error):
+        return process.uids().real == os.getuid()
+    return False
 
 
 def uses_folder(process: psutil.Process, folder: Path) -> bool:

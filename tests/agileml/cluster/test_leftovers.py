@@ -92,6 +92,22 @@ def test_a_process_that_got_the_number_of_one_that_was_found_lives_on() -> None:
     assert other.returncode == 0
 
 
+def test_a_process_of_a_removed_folder_is_found_also_with_a_tmpdir(tmp_path: Path) -> None:
+    """A cluster's folder lies in /tmp: with TMPDIR set, as on many clusters, `proteus clean` found none of its
+    processes."""
+    gone = f"/tmp/proteus-{os.getpid()}gone"
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", f"{gone}/ray/log"], stdin=subprocess.PIPE
+    ) as left:
+        script = "from agileml.cluster.owned_folder import orphans; print([p.pid for p in orphans()])"
+        told = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        left.kill()
+    assert left.pid in json.loads(told.stdout)
+
+
 def test_the_command_only_shows_when_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["clean", "--dry-run", "--json"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agileml.cluster.owned_folder import owned, sweep
+from agileml.cluster.processes import processes_of
 from agileml.cluster.ray_startup import spare_children
 from agileml.process.run_transport import socket_folder
 
@@ -71,3 +72,19 @@ def test_ctrl_c_interrupts_the_run_and_not_a_child_that_is_being_forked() -> Non
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a process of another user")
+def test_another_user_s_process_that_names_a_folder_is_left_alone(tmp_path: Path) -> None:
+    """`sudo tail` of a log there ended the run, and each later one on this computer, with a traceback of psutil's."""
+    command = ["/bin/sh", "-c", "echo; read _", str(tmp_path / "raylet.log")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen(command, user=65534, cwd="/", **pipes) as theirs,  # type: ignore[call-overload]
+        subprocess.Popen(command, **pipes) as own,  # type: ignore[call-overload]
+    ):
+        for process in (theirs, own):
+            process.stdout.readline()
+        assert [found.pid for found in processes_of(tmp_path)] == [own.pid]
+        for process in (theirs, own):
+            process.kill()
