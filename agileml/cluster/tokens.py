@@ -7,6 +7,7 @@ user has set Ray's TLS up, by variables that Ray reads in every process, a host 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,37 +18,47 @@ from agileml.cluster.errors import ClusterError
 
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TLS_FILES = ("RAY_TLS_SERVER_KEY", "RAY_TLS_SERVER_CERT", "RAY_TLS_CA_CERT")
+_TOKEN = re.compile(r"[!-~]+")
+_OTHER_SIGNS = "which has other signs than one line of ASCII letters, digits and punctuation"
 HOW_TO_NAME_IT = "set RAY_AUTH_TOKEN_PATH to the file that holds it"
 
 
 def find_token() -> tuple[str | None, str]:
     """The user's token, or None, and the place where it was found or looked for last, in Ray's own order."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return token.strip(), "RAY_AUTH_TOKEN"
+        return _token_in(token), "RAY_AUTH_TOKEN"
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     file = Path(named) if named else Path.home() / ".ray" / "auth_token"
     try:
-        return file.read_text().strip() or None, str(file)
+        return _token_in(file.read_text()), str(file)
     except (OSError, UnicodeDecodeError):
         return None, str(file)
+
+
+def _token_in(text: str) -> str | None:
+    """None where a text is no token: no request can carry another sign, such as the mark that begins files of Windows'
+    editor, or a second line."""
+    return text.strip() if _TOKEN.fullmatch(text.strip()) else None
 
 
 def no_token(address: str) -> ClusterError:
     """The error for a cluster that wants a token where `find_token` has found none."""
     sentence = f"address: the cluster at {address} needs a token and none was found; {HOW_TO_NAME_IT}"
-    if named := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        sentence += f" (found RAY_AUTH_TOKEN, {_OTHER_SIGNS})"
+    elif named := os.environ.get("RAY_AUTH_TOKEN_PATH"):
         sentence += f" (found {named}, {_what_is_wrong_with(Path(named))})"
     return ClusterError(sentence)
 
 
 def _what_is_wrong_with(file: Path) -> str:
     try:
-        file.read_text()
+        text = file.read_text()
     except OSError as error:
         return f"which cannot be read: {error.strerror}"
     except UnicodeDecodeError:
         return "which is no text"
-    return "which is empty"
+    return _OTHER_SIGNS if text.strip() else "which is empty"
 
 
 def use_tokens() -> None:

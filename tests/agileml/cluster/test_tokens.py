@@ -13,7 +13,7 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from agileml.cluster.dashboard import NEEDS_TOKEN, ask
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.tokens import authentication_as_before, use_tokens
+from agileml.cluster.tokens import authentication_as_before, find_token, use_tokens
 
 
 def test_ray_keeps_the_token_of_the_moment_when_tokens_were_turned_on(
@@ -71,3 +71,28 @@ def test_a_file_of_the_token_that_is_named_and_holds_none_is_said_with_the_reaso
                 f"address: the cluster at {address} needs a token and none was found; "
                 f"set RAY_AUTH_TOKEN_PATH to the file that holds it (found {named}, which {why})"
             )
+
+
+@pytest.mark.parametrize("text", ["\ufefftoken\r\n", "token\nother", "жетон"])
+def test_a_token_that_no_request_can_carry_is_said(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dashboard was said to be none, as was the head."""
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    file = tmp_path / "token"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    why = "which has other signs than one line of ASCII"
+    with a_dashboard_that_wants_a_token() as address:
+        with pytest.raises(ClusterError, match=rf"needs a token and none was found; .*\(found {file}, {why}"):
+            ask(address, "/api/version", 3.0)
+        monkeypatch.setenv("RAY_AUTH_TOKEN", text)
+        with pytest.raises(ClusterError, match=rf"\(found RAY_AUTH_TOKEN, {why}"):
+            ask(address, "/api/version", 3.0)
+
+
+def test_a_token_may_have_the_line_ends_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    (tmp_path / "token").write_bytes(b"0123abc\r\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    assert find_token() == ("0123abc", str(tmp_path / "token"))
