@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from agileml.application import Application, InputError, Settings
-from agileml.apps.user_code import imported, split_name
+from agileml.apps.user_code import imported, other_module, split_name
 
 NAMES = ("kmeans", "lda", "mf", "mlr", "torch")
 
@@ -59,7 +59,9 @@ def application_class(name: str) -> type[Any]:
     module_name, class_name = parts
     found = getattr(imported(name, module_name, "application"), class_name, None)
     if found is None:
-        raise InputError(f"application: {name}: module {module_name} has no {class_name!r}")
+        raise InputError(
+            f"application: {name}: module {module_name} has no {class_name!r}{other_module(module_name)}"
+        )
     if not (isinstance(found, type) and (issubclass(found, Application) or _is_training(found))):
         raise InputError(
             f"application: {name}: {class_name} is no subclass of agileml.application.Application or agileml.Training"

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from agileml.application import Application, InputError, Table, Update
-from agileml.apps.user_code import imported, split_name
+from agileml.apps.user_code import imported, other_module, split_name
 from agileml.config.job import JobConfig
 from agileml.config.optimizer import FunctionConfig, GroupConfig, OwnScheduleConfig, SgdConfig, TorchConfig
 from agileml.config.text import ConfigError, show
@@ -141,7 +141,9 @@ def _schedule(name: str, clocks: int) -> Schedule:
     module, attribute = parts
     function = getattr(imported(name, module, ".".join(KEY)), attribute, None)
     if not callable(function):
-        raise ConfigError(f"found {name}, but module {module} has no function {attribute!r}", key=KEY)
+        raise ConfigError(
+            f"found {name}, but module {module} has no function {attribute!r}{other_module(module)}", key=KEY
+        )
     for clock in (0, clocks - 1):
         try:
             found = function(clock)

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,7 @@ def imported(name: str, module_name: str, key: str) -> ModuleType:
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise InputError(
                 f"{key}: {name}: there is no module {missing!r} in {folder} or among the installed packages"
+                f"{other_module(missing)}"
             ) from None
         raise InputError(f"{key}: {name}: importing {module_name} failed: {error}") from error
     except SystemExit as error:  # such as of argparse, which reads the arguments of this process
@@ -46,6 +48,19 @@ def imported(name: str, module_name: str, key: str) -> ModuleType:
         raise InputError(
             f"{key}: {name}: importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error
+
+
+def other_module(name: str) -> str:
+    """The end of a sentence about what a module lacks, where another one has the name of a file of the user's, as
+    `pipeline.py`, and was imported before; empty otherwise."""
+    top = name.partition(".")[0]
+    own = [f for f in (Path.cwd() / top / "__init__.py", Path.cwd() / f"{top}.py") if f.is_file()]
+    if top not in sys.modules or not own:
+        return ""
+    place = getattr(sys.modules[top], "__file__", None) or "Python itself"
+    if any(file.samefile(place) for file in own if os.path.isfile(place)):
+        return ""
+    return f"; the module {top} is that of {place}, expected another name for {own[0]}"
 
 
 def function_named(name: str, key: str) -> Callable[..., Any]:
@@ -60,5 +75,7 @@ def function_named(name: str, key: str) -> Callable[..., Any]:
     found = getattr(imported(name, module_name, key), attribute, None)
     if not callable(found):
         what = "has no" if found is None else "has something that is no function as"
-        raise InputError(f"{key}: {name}: module {module_name} {what} {attribute!r}")
+        raise InputError(
+            f"{key}: {name}: module {module_name} {what} {attribute!r}{other_module(module_name)}"
+        )
     return found

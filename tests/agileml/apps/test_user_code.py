@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agileml.application import InputError
+from agileml.apps import application_class
 from agileml.apps.user_code import function_named, split_name
 
 
@@ -46,3 +47,33 @@ def test_a_module_that_is_a_program_is_one_sentence(tmp_path: Path, monkeypatch:
         InputError, match=r"importing program_of_mine called exit\(2\), expected a module whose program"
     ):
         function_named("program_of_mine:make", "model.module")
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "lacks"),
+    [
+        ("pipeline.py", "pipeline:make", "module pipeline has no 'make'"),
+        ("pipeline/__init__.py", "pipeline.mine:make", "there is no module 'pipeline.mine'"),
+        ("time.py", "time:make", "module time has no 'make'"),
+    ],
+)
+def test_a_file_that_has_the_name_of_another_module_is_named(
+    file: str, name: str, lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence spoke of a name that the user saw in that file."""
+    import pipeline
+
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("def make(): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    place = "Python itself" if file == "time.py" else pipeline.__file__
+    for ask in (lambda: function_named(name, "model.module"), lambda: application_class(name)):
+        with pytest.raises(InputError) as error:
+            ask()
+        assert lacks in str(error.value)
+        told = f"is that of {place}, expected another name for {tmp_path / file}"
+        assert str(error.value).endswith(told)
+    with pytest.raises(InputError) as error:
+        function_named("json:make", "model.module")  # no file of the user's has that name
+    assert str(error.value).endswith("module json has no 'make'")
