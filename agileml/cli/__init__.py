@@ -89,6 +89,15 @@ def _give_up_output(error: OSError) -> None:
         print(f"proteus: the output cannot be written: {error.strerror}", file=sys.stderr)
 
 
+def _is_nowhere() -> bool:
+    """True where the working folder was removed, also if another one has its name by now."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -97,6 +106,12 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         status = _command()(args=arguments, standalone_mode=False)
     except OSError as error:  # of `print`: commands name the files that they write
+        if error.filename is None and _is_nowhere():
+            print(
+                "proteus: the working folder is gone, expected one that is there: change to it again",
+                file=sys.stderr,
+            )
+            sys.exit(2)
         if error.filename is not None or error.errno not in FULL:
             raise
         _give_up_output(error)

@@ -311,3 +311,21 @@ def test_the_command_starts_fast() -> None:
         [sys.executable, "-c", heavy], capture_output=True, text=True, check=True, cwd=CONFIGS.parent
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["run", "--sequential"], ["submit", "--address", "http://127.0.0.1:1"]]
+)
+def test_a_working_folder_that_is_gone_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """As where it was removed and made again in another terminal: it was a stack trace."""
+    (tmp_path / "job.yaml").write_text("application: mlr\ndata: {kind: blobs}\nclocks: 4\n")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    (tmp_path / "gone").mkdir()
+    with pytest.raises(SystemExit) as left:
+        main([*command, str(tmp_path / "job.yaml")])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("proteus: the working folder is gone, expected one")
