@@ -266,6 +266,11 @@ def check_alive(host: str, port: int, timeout_s: float) -> None:
 
 def _host_and_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
+    if address.startswith("ray://"):
+        raise ClusterError(
+            f"address: found {address}, which is for Ray Client, expected host:port of its GCS (by default 6379), "
+            "http://host:port or auto"
+        )
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ClusterError(f"address: found {address!r}, expected host:port, http://host:port or auto")
     return host.strip("[]"), int(port)

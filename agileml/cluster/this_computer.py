@@ -18,7 +18,7 @@ VARIABLE = "RAY_ADDRESS"
 def meant(address: str) -> str:
     """The address that `auto` stands for where RAY_ADDRESS names a cluster, as it does for Ray's own commands: that of
     a GCS or a dashboard. Any other address as it is."""
-    named = os.environ.get(VARIABLE, "").removeprefix("ray://")
+    named = os.environ.get(VARIABLE, "")
     return named if address == "auto" and named not in ("", "auto") else address
 
 

@@ -78,6 +78,17 @@ def test_auto_is_what_rays_variable_names(monkeypatch: pytest.MonkeyPatch) -> No
     assert meant("auto") == "auto"
 
 
+@pytest.mark.parametrize("asked", ["ray://10.0.0.5:10001", "auto"])
+def test_an_address_of_rays_client_is_named(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It "names a host that is not known", or what listened there was "no Ray head node"."""
+    monkeypatch.setenv(VARIABLE, "ray://10.0.0.5:10001")
+    for ask in (find_server, reach, ClusterNodes):
+        with pytest.raises(
+            ClusterError, match=r"found ray://10.0.0.5:10001, which is for Ray Client, expected"
+        ):
+            ask(asked)
+
+
 def test_a_cluster_of_another_python_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray takes no such driver: the run ended with a traceback, its folder made and its data loaded."""
     ours = platform.python_version()
