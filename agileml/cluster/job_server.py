@@ -18,8 +18,7 @@ import psutil
 
 from agileml.cluster import dashboard
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, answering, check_alive, gcs_client, locate
-from agileml.cluster.this_computer import meant
+from agileml.cluster.ray_cluster import REACH_TIMEOUT_S, answering, check_alive, gcs_client, locate, meant
 
 OURS = "proteus"  # key in the metadata of our jobs; its value is the version that submitted the job
 CONFIG = "config"  # key in the metadata with the name of the config

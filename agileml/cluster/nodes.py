@@ -17,8 +17,8 @@ from agileml.cluster.ray_cluster import (
     drain,
     gcs_client,
     locate,
+    meant,
 )
-from agileml.cluster.this_computer import meant
 
 RPC_TIMEOUT_S = 5.0
 MESSAGE = "proteus machines terminate"

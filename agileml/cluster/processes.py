@@ -1,4 +1,4 @@
-"""Processes of this computer: those of a folder, those below another one, and how to end them for good."""
+"""Processes of this computer: those of a folder, those below another one, Ray's, and how to end them for good."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import contextlib
 import os
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
 from agileml.events.run import CLOCK_STEP_S
+
+GCS_FLAG = "--gcs-address="  # of a raylet
 
 
 def is_running(pid: int, created_s: float) -> bool:
@@ -95,3 +98,15 @@ def send_signal(processes: list[psutil.Process], number: int) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+
+
+def clusters_of_raylets(processes: Iterable[psutil.Process] | None = None, besides: str = "") -> list[str]:
+    """The GCS addresses of the Ray nodes among these processes (None: all), without nodes whose arguments name a folder
+    that begins with `besides`."""
+    found = set()
+    for process in psutil.process_iter() if processes is None else processes:
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline() if process.name() == "raylet" else []
+            if not (besides and any(f"/{besides}" in word for word in words)):
+                found |= {word.removeprefix(GCS_FLAG) for word in words if word.startswith(GCS_FLAG)}
+    return sorted(found)

@@ -16,8 +16,9 @@ import pytest
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.job_server import find_server
 from agileml.cluster.nodes import ClusterNodes
-from agileml.cluster.ray_cluster import check_python, reach
-from agileml.cluster.this_computer import VARIABLE, cluster_here, meant
+from agileml.cluster.ray_cluster import check_python, cluster_here, meant, reach
+
+VARIABLE = "RAY_ADDRESS"
 
 
 @pytest.fixture(autouse=True)
