@@ -346,9 +346,8 @@ def _speaks(host: str, port: int, timeout_s: float) -> None:
 
 
 def _is_a_node(host: str, port: int) -> None:
-    if not any(
-        address.endswith(f":{port}") for address in clusters_of_raylets()
-    ):  # `ray.init` would wait in vain
+    """Raise ClusterError unless a raylet of the cluster runs here: without one `ray.init` waits in vain."""
+    if not any(address.endswith(f":{port}") for address in clusters_of_raylets()):
         raise ClusterError(
             f"address: this computer is no node of the cluster at {host}:{port}; run it on the head node, "
             f"or make this computer one: ray start --address={host}:{port} --num-cpus=0"
