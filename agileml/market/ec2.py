@@ -19,6 +19,7 @@ from agileml.process.spec import RunSpec
 from agileml.runs.progress import Screen
 from bidbrain.aws.buyer.client import BuyerCloud, buyer_socket
 from bidbrain.aws.buyer.messages import JobOpened, LeftBehind
+from bidbrain.aws.objects import BucketObjects
 from bidbrain.aws.stack.attach import risk_of
 from bidbrain.live.cloud import Cloud, CloudError
 from bidbrain.live.guards import Guards
@@ -76,6 +77,27 @@ def check_limits(guards: Guards, opened: JobOpened) -> None:
         )
 
 
+def open_market(
+    socket: Path, market: Ec2MarketConfig, setup: MarketSetup
+) -> tuple[BuyerCloud, BucketObjects]:
+    """The stack's market for a job, through the buyer at `socket`, and what the stack's jobs know of its pools. What
+    earlier jobs left running ends.
+
+    Raises CloudError where the stack allows less than the job asks for, ConfigError for a first decision that fails.
+    """
+    cloud = BuyerCloud(socket, market.name, setup.plan.name, DrainNotices())
+    try:
+        check_offers(setup.plan.setting, cloud.opened)
+        check_limits(setup.plan.guards, cloud.opened)
+        risk = risk_of(market)
+        first_decision(setup, cloud)
+        _say_ended(cloud.end_others())
+    except BaseException:
+        cloud.close()
+        raise
+    return cloud, risk
+
+
 class Ec2Backend(JoinedCluster):
     """The cluster behind `address`, and EC2 in the regions of the stack. Raises ClusterError: no cluster, no buyer, or
     no stack."""
@@ -89,16 +111,7 @@ class Ec2Backend(JoinedCluster):
         self._setup = setup
         self.nodes = JoinedNodes()
         with self.attaching():
-            self._cloud = BuyerCloud(buyer_socket(), market.name, setup.plan.name, DrainNotices())
-            try:
-                check_offers(setup.plan.setting, self._cloud.opened)
-                check_limits(setup.plan.guards, self._cloud.opened)
-                self._risk = risk_of(market)
-                first_decision(setup, self._cloud)
-                _say_ended(self._cloud.end_others())
-            except BaseException:
-                self._cloud.close()
-                raise
+            self._cloud, self._risk = open_market(buyer_socket(), market, setup)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.aws.buyer_rig import make_parts
 from tests.aws.layer import ENVIRONMENT, Ec2Layer, forget_ended, moto_server
 from tests.aws.metadata import Metadata, metadata_service
 
@@ -14,6 +15,16 @@ from tests.aws.metadata import Metadata, metadata_service
 def moto_url() -> Iterator[str]:
     with moto_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def buyer_parts(moto_url: str) -> str:
+    """moto with the parts of the stack of `buyer_rig`, once for all tests of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        make_parts(moto_url)
+    return moto_url
 
 
 @pytest.fixture(autouse=True)

@@ -30,9 +30,9 @@ from bidbrain.live.cloud import (
     notice_of,
 )
 from bidbrain.live.job import EXIT_FINISHED
-from tests.aws.buyer_rig import ORPHAN_AFTER_S, SITE, SPOT, STACK, Rig, make_parts, order
+from tests.aws.buyer_rig import ORPHAN_AFTER_S, SITE, SPOT, STACK, Rig, order
 from tests.aws.ground import AwsGround
-from tests.aws.layer import ENVIRONMENT, IMAGE, REGION
+from tests.aws.layer import IMAGE, REGION
 from tests.aws.stack_rig import ACCOUNT
 from tests.bidbrain.live.makers import Memory
 
@@ -42,18 +42,9 @@ LIMITED = "spot prices: AWS answers RequestLimitExceeded, Request limit exceeded
 LISTS = ("describe_spot_price_history", "describe_instances")
 
 
-@pytest.fixture(scope="module")
-def parts(moto_url: str) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        make_parts(moto_url)
-    return moto_url
-
-
 @pytest.fixture
-def rig(parts: str, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(parts, tmp_path)
+def rig(buyer_parts: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(buyer_parts, tmp_path)
     rig.limit()
     yield rig
     if left := [each["InstanceId"] for each in rig.layer.alive(f"{STACK}/job")]:
