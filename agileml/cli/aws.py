@@ -128,7 +128,7 @@ def status(
         for part in parts:
             print(f"{part.kind:<20} {part.name}{'' if part.is_whole else '  (interrupted: say `up` again)'}")
         _show_machines(machines)
-        if heads := [each for each in machines if each.is_head]:
+        if heads := [each for each in machines if each.is_head and each.state in ("pending", "running")]:
             if any(part.kind == PartKind.TOKEN for part in parts):
                 stack.keep_token(stack.account())
             print(f"\n{stack.how_to_reach(heads[0].instance_id)}")

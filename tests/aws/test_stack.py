@@ -162,6 +162,17 @@ def test_a_head_that_ended_is_started_anew_and_nodes_are_told(rig: StackRig) -> 
     is_whole(rig)
 
 
+def test_a_head_that_was_stopped_is_none_that_is_starting(rig: StackRig) -> None:
+    """Until somebody has ended it, for there may be results on its disk."""
+    head = rig.up()
+    rig.plain.client("ec2").stop_instances(InstanceIds=[head.instance_id])
+    with pytest.raises(ForeignError, match=f"^head {head.instance_id}: it is stopped"):
+        rig.up()
+    rig.plain.client("ec2").terminate_instances(InstanceIds=[head.instance_id])
+    assert rig.up().instance_id != head.instance_id
+    is_whole(rig)
+
+
 def test_ec2_may_not_know_a_new_profile_yet(rig: StackRig) -> None:
     rig.aws.not_yet = {f"proteus-{rig.site.name}-head"}
     rig.up()

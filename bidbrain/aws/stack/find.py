@@ -16,7 +16,8 @@ from bidbrain.aws.stack.links import peerings
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, names_of
 from bidbrain.aws.stack.parts import Found, Part, PartKind, StackState, name_in
 
-ALIVE = ["pending", "running", "stopping", "stopped", "shutting-down"]
+STOPPED = ("stopping", "stopped")
+ALIVE = ["pending", "running", *STOPPED, "shutting-down"]
 MISSING = {
     "404",
     "InvalidLaunchTemplateName.NotFoundException",
@@ -160,12 +161,14 @@ def _instances(aws: Clients, names: Names) -> Iterator[Part]:
 
 def _instance(instance: Mapping[str, Any], names: Names, newest: str | None) -> Part:
     tags, instance_id = tag_map(instance.get("Tags", ())), instance["InstanceId"]
-    ending = instance["State"]["Name"] == "shutting-down"
+    state = instance["State"]["Name"]
+    ending = state == "shutting-down"
     if tags.get(TAG_PART) != "head":
         return Part(PartKind.INSTANCE, instance_id, instance_id, is_ending=ending)
     current = tags.get("aws:ec2launchtemplate:version") == newest
     address = instance.get("PrivateIpAddress", "")
-    return Part(PartKind.HEAD, names.head, instance_id, is_current=current, is_ending=ending, value=address)
+    what = (PartKind.HEAD, names.head, instance_id, True, current, ending, address)
+    return Part(*what, is_stopped=state in STOPPED)
 
 
 def launch_template(ec2: Any, name: str) -> tuple[str, str] | None:

@@ -63,6 +63,7 @@ class Part:
     """A part that there is.
 
     part_id: as AWS calls it. is_current: it holds what it should. is_ending: it was told to go and is still there.
+    is_stopped: a head that was stopped.
     value: of the head its address inside, of the address its value, of limits their text, of objects their number.
     region: where it is if not at home; of a peering that of its first network, and other_region that of its second.
     """
@@ -76,6 +77,7 @@ class Part:
     value: str = ""
     region: str = ""
     other_region: str = ""
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,12 @@ def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
     heads = [part.part_id for part in found.parts if part.kind is PartKind.HEAD and not part.is_ending]
     if len(heads) > 1:
         raise ForeignError(f"head: found {' and '.join(heads)}, expected one; terminate the others")
+    for part in found.parts:
+        if part.is_stopped:
+            raise ForeignError(
+                f"head {part.part_id}: it is stopped, expected one that runs: started again it would have neither Ray "
+                "nor a buyer; terminate it, and `proteus aws up` starts another one"
+            )
     stack = _stack_step(want, found)
     if stack.action is Action.FINISH:
         return (stack,)  # the rest is known when that is over

@@ -138,6 +138,14 @@ def test_two_heads_are_refused_and_both_removed() -> None:
     assert [step.kind for step in teardown(left(found, keep_data=False))] == [PartKind.HEAD] * 2
 
 
+def test_a_stopped_head_is_said_and_removed() -> None:
+    """Its services were those of one boot, so started again it would cost money for nothing."""
+    found = with_part(PartKind.HEAD, is_stopped=True)
+    with pytest.raises(ForeignError, match=r"^head i-1: it is stopped, expected one that runs"):
+        steps(WANTED, found)
+    assert any(step.kind is PartKind.HEAD for step in teardown(left(found, keep_data=False)))
+
+
 def test_a_bucket_that_an_earlier_stack_left_is_used_and_not_made() -> None:
     kept = Found(None, tuple(part for part in WHOLE.parts if part.kind is PartKind.BUCKET))
     assert "Bucket" not in template_for(WANTED, kept)["Resources"]
