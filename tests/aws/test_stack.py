@@ -322,6 +322,15 @@ def test_down_ends_machines_fleets_and_volumes_that_a_service_left(rig: StackRig
     assert not rig.leftovers()
 
 
+def test_down_goes_on_where_a_disk_went_with_its_machine_meanwhile(rig: StackRig) -> None:
+    rig.up()
+    tagged = [{"ResourceType": "volume", "Tags": [{"Key": "proteus:stack", "Value": rig.site.name}]}]
+    rig.plain.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tagged)
+    rig.aws.late = {"ec2.delete_volume": "InvalidVolume.NotFound"}
+    rig.down()
+    assert not rig.leftovers()
+
+
 def test_data_can_be_kept(rig: StackRig) -> None:
     rig.up()
     key = f"proteus/{rig.site.name}/checkpoints/one"

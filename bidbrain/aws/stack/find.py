@@ -21,6 +21,7 @@ ALIVE = ["pending", "running", *STOPPED, "shutting-down"]
 MISSING = {
     "404",
     "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidVolume.NotFound",  # a disk is listed for a moment longer than its machine
     "InvalidVpcPeeringConnectionID.NotFound",
     "NoSuchBucket",
     "ParameterNotFound",
