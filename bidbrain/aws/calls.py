@@ -50,7 +50,7 @@ CREDENTIALS = {
 NO_RIGHT = "UnauthorizedOperation"
 # What AWS answers, too, where a region is not enabled for the account.
 CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
-KNOWN_TOKEN = "IdempotentParameterMismatch"
+KNOWN_TOKEN, UNKNOWN_MACHINE = "IdempotentParameterMismatch", "InvalidInstanceID.NotFound"
 # All that botocore itself repeats a few times is among them; `LimitExceededException` is left out, as it names quotas.
 AGAIN = {
     "BandwidthLimitExceeded",
@@ -73,6 +73,10 @@ AGAIN = {
     "TransactionInProgressException",
     "Unavailable",
 }
+
+
+class UnknownMachineError(RefusedError):
+    """EC2 knows no machine by this id: it is gone, or too new."""
 
 
 class NoRightError(CredentialsError):
@@ -130,6 +134,8 @@ def refusal(code: str, message: str, what: str) -> CloudError:
         return CredentialsError(sentence + also * (code in CLOSED_REGION))
     if code in AGAIN:
         return UnknownOutcomeError(sentence)
+    if code == UNKNOWN_MACHINE:
+        return UnknownMachineError(sentence)
     return KnownTokenError(sentence) if code == KNOWN_TOKEN else RefusedError(sentence)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bidbrain.aws.answers import TAG_JOB, TAG_MARKET, TAG_ORDER, fate_of, fleet_error, machine_of
-from bidbrain.aws.calls import NoRightError, errors
+from bidbrain.aws.calls import NoRightError, UnknownMachineError, errors
 from bidbrain.aws.prices import Ec2Prices
 from bidbrain.billing import Ending
 from bidbrain.history.prices import Market
@@ -324,9 +324,11 @@ class Ec2:
             self._terminate(instance_ids[start : start + BATCH])
 
     def _terminate(self, ids: Sequence[str]) -> None:
-        """End machines; what EC2 does not know is gone, or too new to be listed: then it is asked for again."""
+        """End machines; what EC2 does not know is gone, or too new to be listed: then it is asked for again. So is one
+        that EC2 does not end, as somebody has protected it: it costs money until then."""
         unknown: set[str] = set()
-        while rest := [each for each in ids if each not in unknown]:
+        kept: dict[str, str] = {}
+        while rest := [each for each in ids if each not in unknown and each not in kept]:
             try:
                 with errors("ending machines"):
                     self._ec2.terminate_instances(InstanceIds=rest)
@@ -335,7 +337,12 @@ class Ec2:
                 named = {each for each in _ID.findall(str(error)) if each in rest}
                 if not named:
                     raise
-                unknown |= named
+                if isinstance(error, UnknownMachineError):
+                    unknown |= named
+                else:
+                    kept |= dict.fromkeys(named, str(error))
+        if kept:
+            raise UnknownOutcomeError("; ".join(dict.fromkeys(kept.values())))
         new = sorted(
             each for each in unknown if self._now_s() - self._bought_s.get(each, -UNSEEN_S) < UNSEEN_S
         )

@@ -10,6 +10,8 @@ import pytest
 
 from agileml.cli import main
 from bidbrain.aws.answers import TAG_JOB, TAG_MARKET
+from bidbrain.aws.ec2 import UNSEEN_S
+from bidbrain.live.cloud import Order, UnknownOutcomeError
 from tests.aws.ground import AwsGround
 from tests.aws.layer import IMAGE, REGION, Ec2Layer
 
@@ -108,3 +110,19 @@ def test_a_machine_whose_market_was_changed_by_hand_is_its_jobs_all_the_same(ec2
     assert held.instance_id == name and held.market.instance_type == "c5.xlarge"
     ground.cloud.release((name,))
     assert not ground.cloud.held()
+
+
+def test_a_machine_that_somebody_has_protected_is_asked_for_until_it_ends(ec2: Ec2Layer) -> None:
+    """EC2 ends none of a request that names one. The others end all the same, and this one is not taken for gone."""
+    ground = AwsGround(ec2, "protected")
+    market = ground.setting.listings[0].market
+    bought = ground.cloud.acquire(Order("protected-1", market, 2, 1, 170_000))
+    protected, other = (each.instance_id for each in bought)
+    ec2.client.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
+    ground.at_s += UNSEEN_S
+    with pytest.raises(UnknownOutcomeError, match=f"'{protected}' may not be terminated"):
+        ground.cloud.release((protected, other))
+    assert [each["InstanceId"] for each in ec2.alive("protected")] == [protected]
+    ec2.client.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": False})
+    ground.cloud.release((protected, other))
+    assert not ec2.alive("protected")
