@@ -135,6 +135,25 @@ def test_a_price_list_in_another_currency_is_said_and_no_dollars_are_made_up(mot
     assert facts.types["m5.xlarge"].on_demand == 500_000, "what the config says goes first"
 
 
+def test_a_deprecated_image_is_judged_as_any_other(moto_url: str) -> None:
+    """EC2 lists it only for those who ask for deprecated ones; its root device and disk need not be Amazon Linux's."""
+    aws = Aws(SITE.region, moto_url)
+    asked: list[bool] = []
+
+    def ask(params: dict[str, Any], **_: Any) -> None:
+        asked.append(params["body"].get("IncludeDeprecated") == "true")
+
+    def answer(parsed: dict[str, Any], **_: Any) -> None:
+        if not asked[-1]:
+            parsed["Images"] = []
+
+    events = aws.client("ec2").meta.events
+    events.register("before-call.ec2.DescribeImages", ask)
+    events.register("after-call.ec2.DescribeImages", answer)
+    facts = read_facts(aws, SITE)
+    assert facts.image_architecture == "x86_64" and facts.image_gib == 15
+
+
 def test_subnets_that_do_not_fit(moto_url: str) -> None:
     subnets = plain_aws(moto_url).client("ec2").describe_subnets()["Subnets"]
     elsewhere = next(s["SubnetId"] for s in subnets if s["AvailabilityZone"] == "us-east-1b")

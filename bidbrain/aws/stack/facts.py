@@ -138,7 +138,9 @@ def _image_id(aws: Clients, site: Site) -> str:
 def _image(aws: Clients, image: str) -> tuple[str | None, str, int]:
     """(architecture, root device, its GiB); an image that AWS does not show is left to its launch."""
     with errors(f"market.image: {image}"):
-        found = aws.client("ec2").describe_images(Filters=[{"Name": "image-id", "Values": [image]}])
+        what = [{"Name": "image-id", "Values": [image]}]
+        # A public AMI is deprecated some months or years after it was made. It starts machines as before.
+        found = aws.client("ec2").describe_images(Filters=what, IncludeDeprecated=True)
     if not found["Images"]:
         return None, "/dev/xvda", 0
     (one,) = found["Images"]
