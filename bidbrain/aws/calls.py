@@ -160,6 +160,8 @@ def errors(what: str) -> Iterator[None]:
         HTTPClientError,
         NoCredentialsError,
         PartialCredentialsError,
+        SSOError,
+        TokenRetrievalError,
     )
     from botocore.parsers import ResponseParserError
 
@@ -169,6 +171,9 @@ def errors(what: str) -> Iterator[None]:
         raise _refused(error.response, what) from None
     except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
         raise CredentialsError(f"{what}: {error}") from None
+    except (SSOError, TokenRetrievalError) as error:  # a profile of IAM Identity Center
+        cure = "" if "aws sso login" in str(error) else " (run `aws sso login` with the profile)"
+        raise CredentialsError(f"{what}: {error}{cure}") from None
     except (HTTPClientError, ConnectionError) as error:
         raise UnknownOutcomeError(f"{what}: {error}") from None
     except ResponseParserError:

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import CredentialRetrievalError, ReadTimeoutError
+from botocore.exceptions import (
+    CredentialRetrievalError,
+    ReadTimeoutError,
+    SSOTokenLoadError,
+    UnauthorizedSSOTokenError,
+)
 from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -228,6 +233,14 @@ def test_credentials_that_do_not_come_are_waited_for_as_those_that_are_over() ->
     why = re.escape("listing machines: Error when retrieving credentials")
     with pytest.raises(CredentialsError, match=why), errors("listing machines"):
         raise CredentialRetrievalError(provider="iam-role", error_msg="no answer")
+
+
+@pytest.mark.parametrize(
+    "error", [SSOTokenLoadError(error_msg="Token for my does not exist"), UnauthorizedSSOTokenError()]
+)
+def test_a_profile_of_sso_without_a_session_says_how_to_begin_one(error: Exception) -> None:
+    with pytest.raises(CredentialsError, match=r"^credentials: .*aws sso login"), errors("credentials"):
+        raise error
 
 
 @pytest.mark.parametrize("code", ["OptInRequired", "AuthFailure"])
