@@ -280,7 +280,7 @@ def _cost_table(costs: tuple[Cost, ...]) -> str:
         lines.append(f"{figure:>10}  {cost.what} ({cost.basis})")
     sure = sum(cost.per_h or 0 for cost in costs if cost.is_sure) / 1e6
     most = sum(cost.per_h or 0 for cost in costs) / 1e6
-    rest = f"while a job runs, before BidBrain buys anything; {most:.4f} at most at these prices"
+    rest = f"while a job runs, before BidBrain buys anything; {most:.4f} with all of these"
     return "\n".join([*lines, f"{sure:>10.4f}  {rest}"])
 
 

@@ -365,14 +365,16 @@ def costs(site: Site, scale: Scale, facts: Facts) -> tuple[Cost, ...]:
         ),
     ]
     if transient > 0:
-        cheapest = min(facts.spot_everywhere.items(), key=lambda pair: pair[1], default=None)
-        if cheapest is None:
+        pools = sorted(facts.spot_everywhere.items(), key=lambda pair: pair[1])
+        if not pools:
             lines.append(Cost(f"up to {transient} spot machines", None, "spot prices are not known", False))
         else:
-            (name, zone), price = cheapest
-            lines.append(
-                Cost(f"up to {transient} x {name} in {zone}, spot", transient * price, "price of now", False)
-            )
+            (name, zone), price = pools[0]
+            (dear, there), most = pools[-1]
+            basis = "price of now"
+            if most > price:
+                basis += f", the cheapest; {transient * most / 1e6:.4f} of {dear} in {there}, the dearest"
+            lines.append(Cost(f"up to {transient} x {name} in {zone}, spot", transient * price, basis, False))
         more = disks(transient, site.disk_gib) + address * transient
         lines.append(Cost(f"disks and addresses of {transient} machines", more, "prices of us-east-1", False))
     return tuple(lines)

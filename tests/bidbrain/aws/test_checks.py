@@ -167,6 +167,19 @@ def test_costs_add_up() -> None:
     assert lines[3].per_h == 7 * 60_000
 
 
+def test_what_spot_machines_cost_is_no_sum_of_the_cheapest_alone() -> None:
+    """A policy buys dearer ones, too: for their size, their risk, or because others are full."""
+    line = costs(SITE, SCALE, facts())[3]
+    assert line.what == "up to 7 x c5.xlarge in us-east-1a, spot"
+    assert line.basis == "price of now, the cheapest; 0.4900 of m5.xlarge in us-east-1b, the dearest"
+    (alone,) = (
+        each
+        for each in costs(SITE, SCALE, facts(spot={("c5.xlarge", "us-east-1a"): 60_000}))
+        if each.what == line.what
+    )
+    assert alone.basis == "price of now"
+
+
 @pytest.mark.parametrize(
     ("name", "group"),
     [("c5.xlarge", "standard"), ("m7i.large", "standard"), ("t3.micro", "standard"), ("g5.xlarge", "g"),
