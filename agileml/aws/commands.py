@@ -25,6 +25,7 @@ from bidbrain.aws.stack.facts import check_region, read_facts
 from bidbrain.aws.stack.find import find
 from bidbrain.aws.stack.names import Names, names_of
 from bidbrain.aws.stack.parts import Step, planned
+from bidbrain.aws.stack.rights import role_check
 from bidbrain.aws.stack.status import ListedPart, Running, look
 from bidbrain.aws.stack.template import (
     RegionImage,
@@ -125,7 +126,11 @@ class Stack:
         """Report what there is, what `up` would make and its cost; make nothing. Raises CloudError, ForeignError."""
         facts = read_facts(self.aws, self.site)
         found = find(self.aws, self.site, facts.account)
-        told = (*checks(self.site, self.scale, facts), *self._places(facts))
+        told = (
+            *checks(self.site, self.scale, facts),
+            *role_check(self.site, facts),
+            *self._places(facts),
+        )
         steps: tuple[Step, ...] = ()
         if not any(check.verdict is Verdict.WRONG for check in told):
             steps = tuple(planned(self._wanted(facts, wheel), found))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import NO_RETRY, Clients
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.checks import Unread
+from bidbrain.aws.stack.checks import Check, Facts, Unread, Verdict
 from bidbrain.aws.stack.names import names_of
-from bidbrain.aws.stack.template import operator_policy
+from bidbrain.aws.stack.template import operator_policy, region_policy, role_policy
 from bidbrain.live.cloud import CloudError
 
 BOUNDARY_KEY = "iam:PermissionsBoundary"
+ROLE_MOST = 10_240  # characters of a role's own policies together, without white space, that IAM takes
+TEMPLATE_ID = "lt-0123456789abcdef0"  # as long as those that EC2 gives
 
 
 def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tuple[str, ...] | Unread:
@@ -41,6 +44,24 @@ def denied_actions(aws: Clients, site: Site, account: str, identity: str) -> tup
         except CloudError as error:
             return Unread(short(error))
     return tuple(dict.fromkeys(refused))
+
+
+def role_check(site: Site, facts: Facts) -> Iterator[Check]:
+    """Whether IAM takes the policies of the head's role: each names every type, and each other region adds one."""
+    names, types = names_of(site, facts.account), site.bought_types
+    policies = [role_policy(names, "HeadRole", types, facts.image)]
+    policies += [
+        region_policy(names, region, types, there.image) for region, there in facts.elsewhere.items()
+    ]
+    text = "".join(json.dumps(policy, separators=(",", ":")) for policy in policies)
+    size = len(text.replace("NodeTemplate", TEMPLATE_ID))
+    if size > ROLE_MOST:
+        also = f" with {len(facts.elsewhere)} other regions" * bool(facts.elsewhere)
+        text = (
+            f"market.types: found {len(site.types)}{also}, expected fewer: the role {names.head} would have "
+            f"{size} characters of policies, and IAM takes {ROLE_MOST}"
+        )
+        yield Check("rights", Verdict.WRONG, text)
 
 
 def short(error: CloudError, most: int = 160) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from bidbrain.aws.stack.checks import (
     costs,
     family,
 )
+from bidbrain.aws.stack.rights import role_check
 from bidbrain.aws.stack.template import resource, wanted
 from tests.bidbrain.aws.demo_stack import LIMITS, SITE, THERE
 
@@ -146,6 +148,25 @@ def test_what_is_wrong_is_one_sentence() -> None:
     assert "market.budget_usd: found 0.200000, expected at least 0.28" in found["budget"][0]
     assert "spot prices: found none" in found["spot"][0]
     assert all("\n" not in text for texts in found.values() for text in texts)
+
+
+def test_a_role_with_more_policy_than_iam_takes_is_said_before_anything_is_made() -> None:
+    """`up` would make the stacks of some regions, and fail with the next one's."""
+    types = tuple(
+        f"m{size}.{kind}xlarge"
+        for size in ("5", "5d", "5dn", "6i", "7i")
+        for kind in ("", "2", "4", "8", "12", "16", "24")
+    )
+    images = dict.fromkeys(("us-west-2", "eu-west-1", "us-east-2"), facts())
+    for count, elsewhere, is_wrong in ((35, {}, False), (6, images, False), (35, images, True)):
+        site = SITE.model_copy(update={"types": types[:count]})
+        told = [check.text for check in role_check(site, facts(elsewhere=elsewhere))]
+        assert bool(told) is is_wrong
+    assert re.fullmatch(
+        r"market\.types: found 35 with 3 other regions, expected fewer: the role proteus-demo-head would have "
+        r"1\d{4} characters of policies, and IAM takes 10240",
+        told[0],
+    )
 
 
 def test_what_cannot_be_read_is_not_checked_and_goes_on() -> None:
