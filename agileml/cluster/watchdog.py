@@ -40,6 +40,7 @@ LIVENESS_PORT = 6378
 # The preface of HTTP/2 and an empty SETTINGS frame; a gRPC server answers with its own SETTINGS.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 SHUTDOWN = ("shutdown", "-h", "now")
+AGAIN_S = 0.1  # after a connection that could not be taken
 
 
 class LivenessEndpoint:
@@ -51,6 +52,7 @@ class LivenessEndpoint:
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = socket.create_server((host, port), reuse_port=False)
         self._host = host
+        self._is_closing = False
         self._thread = threading.Thread(target=self._answer, name="liveness", daemon=True)
 
     @property
@@ -63,6 +65,7 @@ class LivenessEndpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_closing = True
         with contextlib.suppress(OSError):  # wakes the thread
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -74,7 +77,12 @@ class LivenessEndpoint:
             try:
                 peer, _ = self._socket.accept()
             except OSError:
-                return  # closed
+                if self._is_closing:
+                    return
+                time.sleep(
+                    AGAIN_S
+                )  # no more files may be open just now: later on it must answer all the same
+                continue
             with peer, contextlib.suppress(OSError):
                 peer.sendall(b"proteus\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import sys
@@ -62,6 +63,25 @@ def test_the_liveness_endpoint_is_heard_and_what_is_dead_or_stuck_is_not() -> No
     assert not WatchedHead(address).speaks(0.2)
     with socket.create_server(("127.0.0.1", 0)) as stuck:  # the kernel accepts, nobody answers
         assert not WatchedHead(f"127.0.0.1:{stuck.getsockname()[1]}").speaks(0.2)
+
+
+def test_it_is_heard_again_after_a_moment_in_which_no_more_files_could_be_open() -> None:
+    """As while the user's code opens too many: every machine would end itself, though the job goes on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endpoint = LivenessEndpoint()
+    with socket.socket() as asking:
+        asking.settimeout(0.3)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            endpoint.__enter__()
+            host, _, port = endpoint.address.rpartition(":")
+            asking.connect((host, int(port)))
+            with pytest.raises(TimeoutError):
+                asking.recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert WatchedHead(endpoint.address).speaks(20)
+    endpoint.__exit__()
 
 
 def test_a_fixed_port_is_a_lock_that_a_crash_does_not_leave_behind() -> None:
