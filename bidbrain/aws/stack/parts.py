@@ -278,6 +278,9 @@ def _stack_step(want: Wanted, found: Found) -> Step:
         return Step(Action.MAKE, kind, name, "it is not there")
     if state.is_busy:
         return Step(Action.FINISH, kind, name, "CloudFormation works on it")
+    if not (state.is_whole or state.is_remains):
+        where = name_in(name, want.names.region)
+        raise ForeignError(f"{kind} {where}: it is {state.status}; run `proteus aws down` first")
     if not state.is_whole:
         return Step(Action.MAKE, kind, name, f"its remains cannot be used ({state.status})")
     template = template_for(want, found)

@@ -159,8 +159,6 @@ class Builder:
         """Take the step of a CloudFormation stack, in the home region or another."""
         from botocore.exceptions import ClientError
 
-        if state is not None and not (state.is_busy or state.is_whole or state.is_remains):
-            raise StackError(f"{step.kind} {step.name}: it is {state.status}; run `proteus aws down` first")
         if state is not None and state.status == "DELETE_IN_PROGRESS":
             formation.wait(state.stack_id, tell)
         elif state is not None and step.action is Action.FINISH:

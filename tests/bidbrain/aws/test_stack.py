@@ -138,6 +138,15 @@ def test_two_heads_are_refused_and_both_removed() -> None:
     assert [step.kind for step in teardown(left(found, keep_data=False))] == [PartKind.HEAD] * 2
 
 
+def test_a_stack_whose_change_could_not_be_taken_back_is_said_by_plan_too() -> None:
+    """`up` neither uses nor replaces it."""
+    with pytest.raises(
+        ForeignError,
+        match="proteus-demo in us-east-1: it is UPDATE_ROLLBACK_FAILED; run `proteus aws down` first",
+    ):
+        tuple(planned(WANTED, replace(WHOLE, stack=stack_of("UPDATE_ROLLBACK_FAILED"))))
+
+
 def test_a_stopped_head_is_said_and_removed() -> None:
     """Its services were those of one boot, so started again it would cost money for nothing."""
     found = with_part(PartKind.HEAD, is_stopped=True)
