@@ -79,9 +79,8 @@ class LivenessEndpoint:
             except OSError:
                 if self._is_closing:
                     return
-                time.sleep(
-                    AGAIN_S
-                )  # no more files may be open just now: later on it must answer all the same
+                # No more files may be open just now, but it must answer all the same later on.
+                time.sleep(AGAIN_S)
                 continue
             with peer, contextlib.suppress(OSError):
                 peer.sendall(b"proteus\n")

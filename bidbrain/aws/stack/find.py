@@ -168,8 +168,15 @@ def _instance(instance: Mapping[str, Any], names: Names, newest: str | None) -> 
         return Part(PartKind.INSTANCE, instance_id, instance_id, is_ending=ending)
     current = tags.get("aws:ec2launchtemplate:version") == newest
     address = instance.get("PrivateIpAddress", "")
-    what = (PartKind.HEAD, names.head, instance_id, True, current, ending, address)
-    return Part(*what, is_stopped=state in STOPPED)
+    return Part(
+        PartKind.HEAD,
+        names.head,
+        instance_id,
+        is_current=current,
+        is_ending=ending,
+        is_stopped=state in STOPPED,
+        value=address,
+    )
 
 
 def launch_template(ec2: Any, name: str) -> tuple[str, str] | None:
