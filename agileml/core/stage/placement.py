@@ -1,8 +1,8 @@
 """Placement: which nodes serve, back up and compute what, with the fewest moves and a reason.
 
 Partitions are never cut again, only reassigned (thesis 4.2). Loads differ by at most one. A node that stays keeps
-what it has, up to its new load. Slices stay in runs, because a run is made of few subtrees, so few arrays are sent;
-partitions are striped, so that all servers are busy at the same time.
+what it has, up to its new load. Slices stay in runs, because a run is made of few subtrees, so few arrays are sent
+(`slice_swaps`); partitions are striped, so that all servers are busy at the same time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agileml.core.protocol.view import StageGroup
+from agileml.core.stage.slice_swaps import with_fewer_sums
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def _evenly(things: Sequence[int], count: int) -> Sequence[int]:
 def deal_slices(
     current: Sequence[str], previous: Sequence[str], workers: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(worker, previous owner) of each slice: balanced, with the fewest moves; orphans go to a node that has their
-    items.
+    """(worker, previous owner) of each slice: balanced, with the fewest moves, and of such deals one with few sums;
+    orphans go to a node that has their items.
 
     A slice whose worker is gone goes to its previous owner if that one works and has room (thesis 4.2, figure 4.4);
     a slice that moves off a worker that stays makes that worker its previous owner.
@@ -125,7 +126,7 @@ def deal_slices(
         now if now in members else (before if before in members else now)
         for now, before in zip(current, previous, strict=True)
     )
-    dealt = spread(wished, workers)
+    dealt = with_fewer_sums(wished, spread(wished, workers))
     remembered = tuple(
         (now if now in members else (before if before in members and before != to else ""))
         if to != now
