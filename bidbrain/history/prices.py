@@ -17,7 +17,8 @@ from bidbrain.instants import DAY_S, Interval, show_instant
 
 Ints = npt.NDArray[np.int64]
 NEVER_S = 1 << 60
-HOLE_S = DAY_S
+# AWS repeats a price that stays once a day, up to a minute late: such a day is recorded.
+HOLE_S = DAY_S + 3600
 DEFAULT_PRODUCT = "Linux/UNIX"
 ON_DEMAND_ZONE = "on-demand"
 
@@ -122,9 +123,9 @@ class Steps:
 
 @dataclass(frozen=True)
 class History:
-    """Markets with their steps. `holes`: times of over 24 h in which no market had a row.
+    """Markets with their steps. `holes`: times of over 25 h in which no market had a row.
 
-    `end_s` is the last row's instant: nothing is known after it. `gone`: markets whose own rows end over 24 h before
+    `end_s` is the last row's instant: nothing is known after it. `gone`: markets whose own rows end over 25 h before
     the recording does, and when; their last price is taken to hold.
     """
 

@@ -66,9 +66,16 @@ def test_seconds_by_step_add_up(rows: list[tuple[int, int]], start: int, length:
     assert steps.seconds_by_step(window).sum() == known
 
 
-def test_holes_are_longer_than_a_day() -> None:
-    times = np.array([0, 86_400, 2 * 86_400 + 1], np.int64)
-    assert find_holes(times) == (Interval(86_400, 172_801),)
+def test_holes_are_longer_than_a_day_and_an_hour() -> None:
+    times = np.array([0, 90_000, 2 * 90_000 + 1], np.int64)
+    assert find_holes(times) == (Interval(90_000, 180_001),)
+
+
+def test_a_price_that_aws_repeats_once_a_day_leaves_no_hole(tmp_path: Path) -> None:
+    """As the GPU types of 2021: every row comes up to a minute later in the day than the one before it."""
+    stamps = [f"2021-03-{day:02}T22:{9 + day // 2:02}:{day}Z" for day in range(10, 30)]
+    body = "".join(f"{stamp},p3.2xlarge,us-east-1a,Linux/UNIX,0.918\n" for stamp in stamps)
+    assert read_history([write(tmp_path / "a.csv", HEADER + body)]).holes == ()
 
 
 def write(path: Path, text: str) -> Path:
