@@ -22,10 +22,10 @@ from bidbrain.config import ConfigError as BidBrainConfigError
 from bidbrain.history.readers import HistoryError, read_history
 from bidbrain.machines import UnknownTypeError, find_type
 from bidbrain.money import micro_usd
+from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.registry import find_scheme
 from bidbrain.simulate.forecast import Forecast, forecast
 from bidbrain.simulate.plan import choose_markets
-from bidbrain.simulate.simulator import PolicyError
 
 ACCOUNT = "ACCOUNT"  # where the account's number will be
 IMAGE = "IMAGE"

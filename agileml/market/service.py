@@ -27,7 +27,7 @@ from bidbrain.live.keeping import RiskKeeper
 from bidbrain.live.service import Service
 from bidbrain.live.state import JobState
 from bidbrain.money import usd
-from bidbrain.simulate.simulator import PolicyError
+from bidbrain.policy.answer import PolicyError
 
 CLOSE_S = 120.0  # for giving everything back at the end
 AGAIN_S = 30.0  # until the service is continued after the market failed

@@ -37,11 +37,11 @@ from bidbrain.live.replay import InstantLauncher
 from bidbrain.live.replay import Replay as ReplayedMarket
 from bidbrain.machines import UnknownTypeError, types_at
 from bidbrain.money import HOUR_S, micro_usd
+from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.registry import POOLS, SCHEMES, Scheme, Training, UnknownSchemeError, find_scheme
 from bidbrain.setting import Setting
 from bidbrain.simulate.plan import choose_markets, make_setting
 from bidbrain.simulate.pool_plan import make_pool_plan
-from bidbrain.simulate.simulator import PolicyError
 
 PRODUCT = "Linux/UNIX"
 NAME_MOST = 32

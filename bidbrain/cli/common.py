@@ -24,8 +24,8 @@ def user_errors() -> Iterator[None]:
     from bidbrain.config import ConfigError
     from bidbrain.history.readers import HistoryError
     from bidbrain.machines import UnknownTypeError
+    from bidbrain.policy.answer import PolicyError
     from bidbrain.policy.registry import UnknownSchemeError
-    from bidbrain.simulate.simulator import PolicyError
 
     try:
         yield

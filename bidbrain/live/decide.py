@@ -10,9 +10,9 @@ from bidbrain.live.guards import Guards, affordable, of_new, spent
 from bidbrain.live.journal import Buy, BuyOnDemand, Decided, Figures, Mark, Marking, Step
 from bidbrain.live.state import JobState
 from bidbrain.money import machine_seconds_micro_usd
+from bidbrain.policy.answer import PolicyError, check_on_demand, checked_decision
 from bidbrain.policy.base import Action, GiveBack, Keep, LetGo, MarketView, Policy, Request, RequestOnDemand
 from bidbrain.setting import Setting, Workload
-from bidbrain.simulate.simulator import PolicyError, check_on_demand, checked_decision
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def decide(
     together: bool,
 ) -> Decided:
     """Ask the policy. Raises PolicyError for an impossible action or a wake-up in the past."""
-    decision = checked_decision(policy.decide(now_s, view))
+    decision = checked_decision(policy.decide(now_s, view), view)
     if decision.wake_s is not None and decision.wake_s <= now_s:
         raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
     steps = steps_of(decision.actions, setting, together)

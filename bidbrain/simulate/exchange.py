@@ -12,6 +12,8 @@ from typing import Protocol
 from bidbrain.accounts.account import Allocation
 from bidbrain.history.availability import Trace
 from bidbrain.history.prices import NEVER_S, Market
+from bidbrain.instants import show_instant
+from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.base import Offer
 from bidbrain.risk.survival import RECENT_S
 from bidbrain.setting import Listing, Setting
@@ -25,7 +27,7 @@ class SpotExchange(Protocol):
         ...
 
     def price(self, market: Market, now_s: int) -> int:
-        """Micro-dollars per machine hour."""
+        """Micro-dollars per machine hour. Raises PolicyError for a market that has no price yet."""
         ...
 
     def grants(self, request: Allocation, held: Sequence[Allocation], now_s: int) -> bool:
@@ -70,7 +72,11 @@ class PriceExchange:
 
     def price(self, market: Market, now_s: int) -> int:
         price = self._steps[market].price_at(now_s)
-        assert price is not None, f"{market} has no price yet"
+        if price is None:
+            at = show_instant(now_s)
+            raise PolicyError(
+                f"the policy requests {market}, which has no price yet at {at}, expected one of the offers"
+            )
         return price
 
     def grants(self, request: Allocation, held: Sequence[Allocation], now_s: int) -> bool:

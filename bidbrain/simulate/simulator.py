@@ -17,6 +17,7 @@ from bidbrain.accounts.ledger import Carriage, Entry, EvictionCause, Header, Led
 from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.money import HOUR_S
+from bidbrain.policy.answer import PolicyError, check_on_demand, checked_decision
 from bidbrain.policy.base import (
     Decision,
     GiveBack,
@@ -52,33 +53,6 @@ class Outcome:
         """The share of all held vCPU seconds, on-demand and reliable included, that was refunded."""
         held = self.spot_vcpu_s + self.on_demand_vcpu_s
         return self.free_vcpu_s / held if held else 0.0
-
-
-def checked_decision(answer: object) -> Decision:
-    """Check the answer of a policy's `decide`. Raises PolicyError unless it is a Decision that asks for something."""
-    if not isinstance(answer, Decision):
-        raise PolicyError(f"decide() of the policy returned {type(answer).__name__}, expected a Decision")
-    for action in answer.actions:
-        if isinstance(action, Request) and action.bid <= 0:
-            raise PolicyError(
-                f"the policy bids {action.bid} micro-dollars for {action.market}, expected more than 0"
-            )
-        if isinstance(action, RequestOnDemand) and action.vcpus <= 0:
-            raise PolicyError(f"the policy requests {action.vcpus} vCPUs on demand, expected more than 0")
-    return answer
-
-
-class PolicyError(RuntimeError):
-    """A policy asked for something impossible: an unknown market, a bid or a size of nothing, a wake-up in the past."""
-
-
-def check_on_demand(instance_type: str, setting: Setting) -> None:
-    """Raise PolicyError for another type than that of the reliable machines: only that is bought on demand."""
-    if instance_type != setting.reliable.instance_type:
-        raise PolicyError(
-            f"the policy requests {instance_type} on demand, expected {setting.reliable.instance_type}, "
-            "the type of the reliable machines"
-        )
 
 
 class Progress:
@@ -163,7 +137,8 @@ class Simulation:
         finished = False
         while True:
             if self._happen(now_s) or now_s == wake_s:
-                decision = checked_decision(self._policy.decide(now_s, self._view(now_s)))
+                view = self._view(now_s)
+                decision = checked_decision(self._policy.decide(now_s, view), view)
                 self._carry_out(now_s, decision)
                 wake_s = self._wake_s(now_s, decision)
             then_s = min(end_s, self._next_event_s(now_s), NEVER_S if wake_s is None else wake_s)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Order
-from bidbrain.live.journal import HourPassed
+from bidbrain.live.journal import HourPassed, Journal, read_journal
+from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.base import Action, Decision, MarketView, Request, RequestOnDemand
-from bidbrain.simulate.simulator import PolicyError
 from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
+from tests.bidbrain.live.lone_cloud import SPOT as PRICE
 
 SPOT = Market("c5.xlarge", "us-east-1a")
 
@@ -57,3 +60,18 @@ def test_a_policy_that_asks_for_nothing_leaves_a_journal_that_can_be_continued(a
     job.restarted()
     job.after(10)
     assert job.service.state.closed is not None and not job.cloud.running
+
+
+def test_figures_that_a_policy_computes_leave_a_journal_that_can_be_read(tmp_path: Path) -> None:
+    """A bid of one and a half times a price is no whole number, and no service could go on with the job."""
+
+    def one(now_s: int, view: MarketView) -> Decision:
+        actions = () if view.holdings else (Request(SMALL, 1.0, 1.5 * PRICE + 0.3),)
+        return Decision(actions, "one machine", now_s + 150.5)
+
+    job = LoneJob(one)
+    job.after(10, times=30)
+    with Journal(tmp_path) as journal:
+        for record in job.log.records:
+            journal.append(record)
+    assert tuple(read_journal(tmp_path / "journal.jsonl")) == job.log.records

@@ -1,10 +1,16 @@
 """Decisions and their reasons, on views made by hand; the registry; a user's own policy."""
 
 from dataclasses import replace
+from itertools import chain
+from types import NoneType
 
+import numpy as np
 import pytest
 
+from bidbrain.accounts.ledger import lines_of
+from bidbrain.accounts.rebill import rebill
 from bidbrain.history.prices import Market
+from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.base import (
     Action,
     Decision,
@@ -22,8 +28,8 @@ from bidbrain.policy.registry import SCHEMES, UnknownSchemeError, find_scheme, y
 from bidbrain.policy.renewal import Renewal
 from bidbrain.policy.standard import OnDemand, Standard
 from bidbrain.risk.eviction import Outlook
-from bidbrain.simulate.simulator import PolicyError, simulate
-from tests.bidbrain.makers import EVALUATE, HOUR
+from bidbrain.simulate.simulator import simulate
+from tests.bidbrain.makers import EVALUATE, HOUR, history_of, make_setting
 
 A, B = Market("c4.xlarge", "us-east-1a"), Market("c4.2xlarge", "us-east-1a")
 START = EVALUATE.start_s
@@ -198,6 +204,91 @@ def test_a_policy_that_asks_for_nothing_is_named(setting, action: Action, senten
 
     with pytest.raises(PolicyError, match=sentence):
         simulate(setting, "nothing", Nothing(setting, START), START, True)
+
+
+@pytest.mark.parametrize("number", [float, np.int64, np.float64])
+def test_figures_that_a_policy_computes_are_whole_numbers_in_its_ledger(setting, number) -> None:
+    """1.5 * price, or a figure of numpy: a ledger that holds one cannot be written, or not be read any more."""
+
+    class Computed(OneMarket):
+        def decide(self, now_s: int, view: MarketView) -> Decision:
+            if view.holdings:
+                return Decision((), "all is held", number(now_s + 600))
+            offer = view.offers[0]
+            request = Request(offer.market, number(view.job.vcpus / 2), number(1.5 * offer.price + 0.5))
+            return Decision([request, request], "computed", number(now_s + 600), fill=number(view.job.vcpus))
+
+    outcome, ledger = simulate(setting, "computed", Computed(setting, START), START, True)
+    assert outcome.finished
+    figures = [
+        (entry.at_s, entry.vcpus, entry.price, entry.bid, entry.micro_usd, entry.done_vcpu_s)
+        for entry in ledger.entries
+    ]
+    assert {type(each) for each in chain(*figures)} == {int, NoneType}
+    assert len(list(lines_of(ledger))) == len(figures) + 1
+    assert rebill(ledger, setting.history).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (
+            Decision(Request(A, 4, 9), "no comma"),
+            r"decision are a Request, expected a tuple of actions: \(action,\)",
+        ),
+        (
+            Decision(("buy",), "a word"),
+            "an action of the policy is a str, expected a Request, RequestOnDemand",
+        ),
+        (Decision((Request,), "a class"), "an action of the policy is a type, expected a Request"),
+        (Decision((Request(A, 4.5, 9),), ""), "requests 4.5 vCPUs of c4.xlarge@us-east-1a, expected a whole"),
+        (
+            Decision((Request(A, 4, None),), ""),
+            "bids None micro-dollars for c4.xlarge@us-east-1a, expected a whole",
+        ),
+        (Decision((Request(A, 4, 9, 0.5),), ""), "makes 0.5 requests, expected a whole number"),
+        (
+            Decision((RequestOnDemand("c4.xlarge", 4.5),), ""),
+            "requests 4.5 vCPUs on demand, expected a whole",
+        ),
+        (Decision((), "", float("nan")), "asks to be woken at nan, expected a whole number"),
+        (Decision((), "", fill=float("inf")), "fills up to inf vCPUs, expected a whole number"),
+    ],
+)
+def test_a_policy_that_answers_what_is_no_decision_is_named(setting, answer, sentence: str) -> None:
+    class Answers(OneMarket):
+        def decide(self, now_s: int, view: MarketView) -> Decision:
+            return answer
+
+    with pytest.raises(PolicyError, match=sentence):
+        simulate(setting, "answers", Answers(setting, START), START, True)
+
+
+def test_machines_on_demand_have_no_hour_to_go_with(setting) -> None:
+    """They stayed until the job's end, and were paid."""
+
+    class Reluctant(OneMarket):
+        def decide(self, now_s: int, view: MarketView) -> Decision:
+            if view.holdings:
+                return Decision((LetGo(view.holdings[0].number),), "enough")
+            return Decision((RequestOnDemand("c4.xlarge", 4),), "one", now_s + 60)
+
+    with pytest.raises(PolicyError, match="lets allocation 0 go with its hour, but it is on demand"):
+        simulate(setting, "reluctant", Reluctant(setting, START), START, True)
+
+
+def test_a_market_that_has_no_price_yet_is_named(setting) -> None:
+    history = history_of({str(A): [(START, 9)], str(B): [(START + HOUR, 9)]}, START + 9 * HOUR)
+
+    class Early(OneMarket):
+        def decide(self, now_s: int, view: MarketView) -> Decision:
+            return Decision((Request(B, 8, 99),), "not yet")
+
+    own = make_setting(history)
+    with pytest.raises(
+        PolicyError, match=r"requests c4\.2xlarge@us-east-1a, which has no price yet at 2016-03-20"
+    ):
+        simulate(own, "early", Early(own, START), START, True)
 
 
 class Forgetful(OneMarket):

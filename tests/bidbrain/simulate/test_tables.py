@@ -10,9 +10,9 @@ import pytest
 
 from bidbrain.config import ConfigError
 from bidbrain.history.prices import History
+from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.registry import UnknownSchemeError, find_scheme
 from bidbrain.setting import Workload
-from bidbrain.simulate.simulator import PolicyError
 from bidbrain.simulate.tables import run
 from tests.bidbrain.live.makers import LiveRig, Memory, play
 from tests.bidbrain.makers import EVALUATE, made_trace, make_setting
