@@ -11,8 +11,8 @@ from bidbrain.history.locations import location_of
 from bidbrain.history.prices import ON_DEMAND_ZONE, History, Market
 from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.machines import TABLE_REGION, UnknownTypeError, types_at
-from bidbrain.money import micro_usd
-from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
+from bidbrain.money import HOUR_S, micro_usd
+from bidbrain.policy.registry import EXPECTED_COST, OTHER_SCHEMES, find_scheme
 from bidbrain.setting import (
     REFERENCE_VCPUS,
     Bidding,
@@ -54,14 +54,7 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
             "hourly_2016 bids on prices since December 2017, when EC2 gave up bidding: nobody was evicted by these "
             "prices and hours were not billed whole; --rules per_second bills them as EC2 does"
         )
-    known = tuple(m for m in markets if history.steps[m].price_at(evaluate.start_s) is not None)
-    if not known:
-        raise ConfigError("no market is left: none has a price before the evaluation window begins")
-    if len(known) < len(markets):
-        late = ", ".join(str(m) for m in markets if m not in known)
-        notes.append(
-            f"markets whose recording begins inside the evaluation window are used from then on: {late}"
-        )
+    notes += _beginning_notes(history, markets, train, evaluate)
     for hole in history.holes:
         length = f"the recording has a hole {hole} ({hole.seconds / 3600:.0f} h)"
         if hole.overlap(evaluate).seconds:
@@ -70,13 +63,13 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
             notes.append(f"{length}: tables leave it out")
     notes += history.select(markets).gone_notes
     setting = make_setting(config, history, markets, train, evaluate)
-    if setting.routes is not None and set(config.schemes) & set(OTHER_SCHEMES):
-        notes.append("paid_hours_bound leaves traffic out")
     pieces = history.usable(evaluate)
     schemes = tuple(config.schemes or DEFAULT_SCHEMES)
     for name in schemes:
         if name not in OTHER_SCHEMES:
             find_scheme(name)
+    _check_room(setting, schemes)
+    notes += _bound_notes(setting, schemes)
     experiment = Experiment(
         setting, schemes, tuple(config.job_hours), pieces, Starts(config.starts, config.seed)
     )
@@ -86,6 +79,61 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
         except ValueError as error:
             raise ConfigError(f"jobs of {hours:g} h: {error} ({price_margin_s(hours) / 3600:g} h)") from None
     return Plan(experiment, tuple(notes))
+
+
+def _beginning_notes(
+    history: History, markets: Sequence[Market], train: Interval, evaluate: Interval
+) -> list[str]:
+    """Sentences about markets whose recording begins late. Raises ConfigError if none has a price by then."""
+    late = [m for m in markets if history.steps[m].price_at(evaluate.start_s) is None]
+    if len(late) == len(markets):
+        raise ConfigError("no market is left: none has a price before the evaluation window begins")
+    notes = []
+    if late:
+        notes.append(
+            "markets whose recording begins inside the evaluation window are used from then on: "
+            f"{', '.join(map(str, late))}"
+        )
+    pieces = history.usable(train)
+    untold = [
+        str(market)
+        for market in markets
+        if not any(
+            max(piece.start_s, int(history.steps[market].times[0])) + HOUR_S <= piece.end_s
+            for piece in pieces
+        )
+    ]
+    if untold:
+        notes.append(
+            f"train has no hour of {', '.join(untold)}: the tables of proteus say that nobody is ever evicted there"
+        )
+    return notes
+
+
+def _check_room(setting: Setting, schemes: Collection[str]) -> None:
+    """Raise ConfigError where a scheme that holds whole machines has no room for one."""
+    cap, least = setting.job.cap_vcpus, min(setting.listings, key=lambda each: each.vcpus)
+    if EXPECTED_COST.name in schemes and least.vcpus > cap:
+        raise ConfigError(
+            f"job_vcpus: {EXPECTED_COST.name} holds whole machines, and the cap of {cap} vCPUs has no room for one of "
+            f"{least.market.instance_type} ({least.vcpus})"
+        )
+
+
+def _bound_notes(setting: Setting, schemes: Collection[str]) -> list[str]:
+    """Sentences about what the linear program does not know of this setting."""
+    if not set(schemes) & set(OTHER_SCHEMES):
+        return []
+    notes = ["paid_hours_bound leaves traffic out"] if setting.routes is not None else []
+    if setting.rules != "hourly_2016":
+        notes.append(
+            f"paid_hours_bound pays whole hours: {setting.rules} bills seconds, so a scheme may cost less than it"
+        )
+    if setting.job.phi < 1.0:
+        notes.append(
+            f"paid_hours_bound leaves phi out: with {setting.job.phi:g} paid_hours_schedule cannot be carried out"
+        )
+    return notes
 
 
 def _priced(

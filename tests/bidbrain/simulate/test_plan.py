@@ -2,7 +2,7 @@
 
 import pytest
 
-from bidbrain.config import SimulateConfig
+from bidbrain.config import ConfigError, SimulateConfig
 from bidbrain.machines import UnknownTypeError
 from bidbrain.simulate.plan import make_plan
 from tests.bidbrain.makers import history_of
@@ -43,3 +43,41 @@ def test_a_price_of_the_table_that_may_be_wrong_or_goes_unused_is_noted() -> Non
     assert "on_demand: nothing comes of c4.xlrage, as" in notes(home, on_demand={"c4.xlrage": 0.2})
     named = {"on_demand": {"m4.xlarge": 0.2}, "vcpus": {"m4.xlarge": 4, "c4.xlarge": 4}}
     assert "nothing comes" not in notes(home, reliable_type="m4.xlarge", **named)
+
+
+def test_a_market_that_training_never_saw_is_noted() -> None:
+    """Its table knows no eviction, so it looks the safest of all."""
+    rows = [(START_S + day * 24 * HOUR, 30_000 + day) for day in range(30)]
+    names = ("c4.xlarge@us-east-1a", "c4.xlarge@us-east-1b", "c4.xlarge@us-east-1c")
+    own = {name: rows[first:] for name, first in zip(names, (0, 8, 9), strict=True)}
+    notes = make_plan(SimulateConfig(**WINDOWS), history_of(own, rows[-1][0])).notes
+    assert [note for note in notes if "train has no hour of" in note] == [
+        "train has no hour of c4.xlarge@us-east-1c: the tables of proteus say that nobody is ever evicted there"
+    ]
+
+
+def test_a_job_below_one_machine_is_refused_where_machines_are_whole() -> None:
+    """No job of `expected_cost` ended, and the history was said to be too short."""
+    rows = [(START_S + day * 24 * HOUR, 30_000) for day in range(30)]
+    history = history_of({"c4.2xlarge@us-east-1a": rows}, rows[-1][0])
+    small = {**WINDOWS, "job_vcpus": 4, "schemes": ["on_demand", "expected_cost"]}
+    with pytest.raises(ConfigError, match=r"the cap of 6 vCPUs has no room for one of c4\.2xlarge .8.$"):
+        make_plan(SimulateConfig(**small), history)
+    make_plan(SimulateConfig(**{**small, "cap": 2.0}), history)
+    make_plan(SimulateConfig(**{**small, "schemes": ["renewal"]}), history)
+
+
+def test_the_linear_program_says_what_it_does_not_know() -> None:
+    rows = [(START_S + day * 24 * HOUR, 30_000) for day in range(30)]
+    history = history_of({"c4.xlarge@us-east-1a": rows}, rows[-1][0])
+
+    def said(**more: object) -> list[str]:
+        config = SimulateConfig(schemes=["renewal", "paid_hours_bound"], **WINDOWS, **more)
+        return [note.partition(":")[0] for note in make_plan(config, history).notes if "paid_hours" in note]
+
+    assert said() == []
+    assert said(rules="per_second") == ["paid_hours_bound pays whole hours"]
+    assert said(phi=0.8, rules="per_second_paid") == [
+        "paid_hours_bound pays whole hours",
+        "paid_hours_bound leaves phi out",
+    ]
