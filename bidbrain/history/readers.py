@@ -180,9 +180,7 @@ def _csv_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
             stamps[stamp] = _seconds(stamp, f"{path} line {rows.line_num}")
         if price not in costs:
             costs[price] = _price(price, f"{path} line {rows.line_num}")
-        if not kind or not zone:
-            raise HistoryError(f"{path} line {rows.line_num}: instance type or zone is empty")
-        yield stamps[stamp], kind, zone, product, costs[price]
+        yield stamps[stamp], *_names(kind, zone, product, f"{path} line {rows.line_num}"), costs[price]
 
 
 def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
@@ -202,7 +200,17 @@ def _json_rows(path: Path, text: io.TextIOBase) -> Iterator[Row]:
             raise HistoryError(f"{where}: the key {missing} is missing") from None
         # The command writes ISO 8601 or, in version 1, seconds since 1970.
         at_s = _since_1970(stamp, where) if isinstance(stamp, int | float) else _seconds(str(stamp), where)
-        yield at_s, str(kind), str(zone), str(product), _price(str(price), where)
+        yield at_s, *_names(str(kind), str(zone), str(product), where), _price(str(price), where)
+
+
+def _names(kind: str, zone: str, product: str, where: str) -> tuple[str, str, str]:
+    """Type, zone and product without the spaces that other tools write behind commas."""
+    kind, zone, product = kind.strip(), zone.strip(), product.strip()
+    if not kind or not zone:
+        raise HistoryError(f"{where}: instance type or zone is empty")
+    if not product:
+        raise HistoryError(f"{where}: the product is empty (expected one such as Linux/UNIX)")
+    return kind, zone, product
 
 
 def _seconds(stamp: str, where: str) -> int:

@@ -97,6 +97,12 @@ def test_csv_is_read_plain_and_packed(tmp_path: Path, name: str) -> None:
     assert history.end_s == parse_instant("2016-01-01T00:00:10Z")
 
 
+def test_spaces_behind_commas_are_no_part_of_a_name(tmp_path: Path) -> None:
+    body = "2016-01-01T00:00:00Z, m, z, Linux/UNIX, 0.01\n"
+    history = read_history([write(tmp_path / "a.csv", HEADER.replace(",", ", ") + body)])
+    assert history.markets == (Market("m", "z"),)
+
+
 def test_of_several_rows_in_a_second_the_last_counts(tmp_path: Path) -> None:
     body = "".join(f"2016-01-01T00:00:00Z,m,z,Linux/UNIX,0.0{digit}\n" for digit in (3, 1, 2))
     history = read_history([write(tmp_path / "a.csv", HEADER + body)])
@@ -168,6 +174,8 @@ def test_the_json_of_the_aws_command(tmp_path: Path) -> None:
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,1e14\n", r"line 2: the price '1e14' is more than"),
         (HEADER + "2016-01-01T00:00:00Z,m,z,L,1e25\n", r"line 2: the price '1e25' is more than"),
         (HEADER + "2016-01-01T00:00:00Z,,z,L,1\n", r"line 2: instance type or zone is empty"),
+        (HEADER + "2016-01-01T00:00:00Z,m, ,L,1\n", r"line 2: instance type or zone is empty"),
+        (HEADER + "2016-01-01T00:00:00Z,m,z,,1\n", r"line 2: the product is empty .expected one such as"),
     ],
 )
 def test_bad_csv_is_one_sentence_with_the_line(tmp_path: Path, text: str, sentence: str) -> None:
