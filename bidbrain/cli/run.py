@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,14 @@ from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.files.whole_file import write_text
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
-from bidbrain.history.readers import read_history
 from bidbrain.money import MICRO_USD
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
 from bidbrain.simulate import kernel
 from bidbrain.simulate.experiment import Experiment, Result, Row, compare, summarise
 from bidbrain.simulate.experiment import as_json as as_objects
-from bidbrain.simulate.made_history import made_history
-from bidbrain.simulate.plan import Plan, make_plan
+from bidbrain.simulate.made_history import history_of, plan_on_prices
+from bidbrain.simulate.plan import Plan
 from bidbrain.simulate.pool_plan import make_pool_plan, pool_settings
 from bidbrain.simulate.workers import Pool
 
@@ -108,14 +106,8 @@ def processes_of(settings: SimulateConfig) -> int:
 
 def run_prices(settings: SimulateConfig, sweep: str | None, *, as_json: bool = False) -> None:
     """Run `proteus simulate` on prices; raises the user errors of its parts."""
-    history = read_history(settings.history) if settings.history else made_history(settings)
-    note = f"the prices are made ({settings.made}, seed {settings.seed}): they show the tool, and are no evidence"
-
-    def planned(each: SimulateConfig) -> Plan:
-        plan = make_plan(each, history)
-        return plan if settings.history else replace(plan, notes=(note, *plan.notes))
-
-    run_plans(settings, sweep, planned, _title, as_json=as_json)
+    history = history_of(settings)
+    run_plans(settings, sweep, lambda each: plan_on_prices(each, history), _title, as_json=as_json)
 
 
 def run_pools(settings: SimulateConfig, sweep: str | None, *, as_json: bool = False) -> None:

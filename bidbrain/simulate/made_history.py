@@ -1,16 +1,37 @@
-"""The prices of a config that names no recording: made by its seed, for its types, zones and windows."""
+"""The prices of a config: its recording, or made ones, by its seed, for its types, zones and windows."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from bidbrain.config import ConfigError, SimulateConfig
 from bidbrain.history.generate import Character, generate
 from bidbrain.history.prices import History
+from bidbrain.history.readers import read_history
 from bidbrain.instants import Interval
 from bidbrain.machines import types_at
 from bidbrain.money import micro_usd
+from bidbrain.simulate.plan import Plan, make_plan
 
 REGION = "us-east-1"
 ZONES = ("a", "b", "c")
+
+
+def plan_on_prices(config: SimulateConfig, history: History | None = None) -> Plan:
+    """The experiment of a configuration on its history, or on made prices, which a note says then.
+
+    history: what `history_of` found, where there are several plans on it. Raises what `make_plan` and readers raise.
+    """
+    plan = make_plan(config, history_of(config) if history is None else history)
+    if config.history:
+        return plan
+    note = f"the prices are made ({config.made}, seed {config.seed}): they show the tool, and are no evidence"
+    return replace(plan, notes=(note, *plan.notes))
+
+
+def history_of(config: SimulateConfig) -> History:
+    """The recording that a configuration names, else the prices that it has made."""
+    return read_history(config.history) if config.history else made_history(config)
 
 
 def made_history(config: SimulateConfig) -> History:

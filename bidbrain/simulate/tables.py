@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bidbrain.config import ConfigError, load_config
 from bidbrain.history.availability import read_trace
-from bidbrain.history.readers import read_history
 from bidbrain.simulate.experiment import as_json, compare, summarise
-from bidbrain.simulate.plan import make_plan
+from bidbrain.simulate.made_history import plan_on_prices
 from bidbrain.simulate.pool_plan import make_pool_plan
 from bidbrain.simulate.workers import Pool
 
@@ -28,24 +28,26 @@ class SimulatedTables:
 
 
 def run(processes: int = 1, **options: Any) -> SimulatedTables:
-    """Simulate jobs; `options` are the keys of a simulate config (history or availability, schemes, starts, ...).
+    """Simulate jobs; `options` are the keys of a simulate config (history, made or availability, schemes, starts, ...).
 
     A scheme may be a class of yours. Raises the one-sentence errors of a config, a history or a policy (ValueError).
     """
-    schemes = [
-        each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}"
-        for each in options.pop("schemes", [])
-    ]
+    schemes = options.pop("schemes", [])
+    if isinstance(schemes, str | type):
+        schemes = [schemes]
+    names = [each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}" for each in schemes]
     for key in ("history", "availability"):
-        if isinstance(options.get(key), str):
+        if isinstance(options.get(key), str | Path):
             options[key] = [options[key]]
-    settings = load_config(None, options | {"schemes": schemes})
-    if bool(settings.history) == bool(settings.availability):
-        raise ConfigError("found no market or two, expected either history (prices) or availability (pools)")
+    settings = load_config(None, options | {"schemes": names})
+    if bool(settings.history or settings.made) == bool(settings.availability):
+        raise ConfigError(
+            "found no market or two, expected either history or made (prices), or availability (pools)"
+        )
     plan = (
         make_pool_plan(settings, [read_trace(path) for path in settings.availability])
         if settings.availability
-        else make_plan(settings, read_history(settings.history))
+        else plan_on_prices(settings)
     )
     with Pool(processes) as pool:
         results = plan.experiment.run(pool, lambda _: None)

@@ -9,13 +9,16 @@ import pandas
 import pytest
 
 from bidbrain.config import ConfigError
+from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.prices import History
+from bidbrain.instants import parse_instant
 from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.registry import UnknownSchemeError, find_scheme
+from bidbrain.policy.standard import OnDemand
 from bidbrain.setting import Workload
 from bidbrain.simulate.tables import run
 from tests.bidbrain.live.makers import LiveRig, Memory, play
-from tests.bidbrain.makers import EVALUATE, made_trace, make_setting
+from tests.bidbrain.makers import EVALUATE, history_of, made_trace, make_setting
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -91,3 +94,18 @@ def test_a_constructor_or_a_decision_that_is_none_is_one_sentence(
         run(availability="a.json", schemes=["odd:Mute"], job_hours=[1], starts=1)
     with pytest.raises(ConfigError, match="found no market or two"):
         run(schemes=["elastic"])
+
+
+def test_made_prices_a_path_and_one_scheme_are_taken_as_they_are(tmp_path: Path) -> None:
+    """As on the command line, which needs no recording either."""
+    windows = {"train": "2016-03-01/2016-03-08", "evaluate": "2016-03-08/2016-03-12"}
+    small: dict[str, object] = {**windows, "job_hours": [1], "starts": 2}
+    tables = run(made="calm", types=["c4.xlarge"], schemes="on_demand", **small)
+    assert [row["cost"] for row in tables.rows] == [1.0]
+    assert tables.notes[0].startswith("the prices are made (calm, seed 0)")
+    rows = [(parse_instant(f"2016-03-{day:02}"), 30_000 + day) for day in range(1, 13)]
+    path = tmp_path / "prices.csv"
+    write_rows(path, rows_of(history_of({"c4.xlarge@us-east-1a": rows}, rows[-1][0])))
+    tables = run(history=path, schemes=OnDemand, **small)
+    reliable = 3 * 4 / 512  # which a scheme of one's own holds beside
+    assert [row["cost"] for row in tables.rows] == [1.0 + reliable] and not tables.notes
