@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bidbrain.config import SimulateConfig
 from bidbrain.instants import Interval
-from bidbrain.report.markets import plot_job, plot_prices
+from bidbrain.report.markets import drawn_of, plot_job, plot_prices
 from bidbrain.report.page import write_page
 from bidbrain.report.plots import plot_cost_against_runtime, plot_cost_and_runtime, plot_machine_hours
 from bidbrain.report.pools import plot_pool_job, plot_pools
@@ -40,10 +40,11 @@ def draw(
         ]
     else:
         title = "What training would have cost on the spot market"
+        some = f" ({drawn_of(setting.history)})" if drawn_of(setting.history) else ""
         subtitle = f"{len(setting.listings)} markets, trained on {setting.train}, jobs start in {_span(plan)}"
         sections += [
             ("One job in time", _jobs(plan, results, folder)),
-            ("The prices behind it", [_prices(plan, folder)]),
+            (f"The prices behind it{some}", [_prices(plan, folder)]),
         ]
     shown = [(heading, images) for heading, images in sections if images]
     page = folder / "report.html"

@@ -112,8 +112,10 @@ def show(
     for note in _notes(chosen, known, own, others):
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     if out is not None:
-        from bidbrain.report.markets import plot_prices
+        from bidbrain.report.markets import drawn_of, plot_prices
 
+        if some := drawn_of(chosen):
+            console.print(f"note: {out} has {some} (--types, --zones)", highlight=False, markup=False)
         with writing(out):
             console.print(str(plot_prices(chosen, known, span, out)), highlight=False, markup=False)
 

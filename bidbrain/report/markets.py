@@ -19,6 +19,7 @@ from bidbrain.report.style import MARKET_COLOURS, as_written, label, new_figure,
 from bidbrain.setting import ON_DEMAND_ZONE
 
 Colour = str | tuple[float, ...]
+MOST_PANELS = 48  # of one image: of a whole region's markets it would fill the memory
 
 
 def _when(seconds: float) -> float:
@@ -42,6 +43,17 @@ def _date_axis(axis: Axes) -> None:
     axis.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
 
 
+def drawn(history: History) -> tuple[Market, ...]:
+    """The markets that `plot_prices` has a panel for."""
+    return history.markets[:MOST_PANELS]
+
+
+def drawn_of(history: History) -> str:
+    """How many of the markets are drawn, where that is not all of them; empty: all."""
+    count, all_of_them = len(drawn(history)), len(history.markets)
+    return f"the first {count} of {all_of_them} markets" if count < all_of_them else ""
+
+
 def plot_prices(
     history: History,
     on_demand: Mapping[str, int],
@@ -51,9 +63,9 @@ def plot_prices(
 ) -> Path:
     """Price over time against on-demand, a panel per market; holes hatched, `shade`d windows named above.
 
-    on_demand: {type: micro-dollars/h}; types without one are drawn without the line.
+    on_demand: {type: micro-dollars/h}; types without one have no such line. Of many markets not all are `drawn`.
     """
-    markets = history.markets
+    markets = drawn(history)
     columns = 1 if len(markets) == 1 else 2 if len(markets) <= 8 else 3
     rows = -(-len(markets) // columns)
     figure, axes = new_figure(max(9.0, 5.2 * columns), 1.0 + 2.0 * rows, rows, columns)

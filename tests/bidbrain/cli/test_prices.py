@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.report.markets import drawn, drawn_of
 from tests.bidbrain.cli.test_commands import proteus
+from tests.bidbrain.makers import history_of
 
 
 def test_prices_show_generate_evictions(capsys, tmp_path: Path) -> None:
@@ -26,6 +28,16 @@ def test_prices_show_generate_evictions(capsys, tmp_path: Path) -> None:
     again = tmp_path / "again.csv.zst"
     proteus(capsys, "prices", "generate", again, "--types", "c4.xlarge", "--zones", "z1,z2", *window)
     assert again.read_bytes() == made.read_bytes()
+
+
+def test_of_a_whole_region_not_every_market_is_drawn() -> None:
+    """The image of some thousand panels would fill the memory, and take longer than all jobs."""
+    few, many = (
+        history_of({f"c{n}.xlarge@us-east-1a": [(0, 9), (9, 8)] for n in range(100, 100 + count)}, 9)
+        for count in (48, 49)
+    )
+    assert drawn(few) == few.markets and drawn_of(few) == ""
+    assert drawn(many) == many.markets[:48] and drawn_of(many) == "the first 48 of 49 markets"
 
 
 def test_prices_show_plain_linux_where_there_are_several_products(capsys, tmp_path: Path) -> None:
