@@ -71,6 +71,16 @@ class SimulateConfig(BaseModel):
         """The settings as YAML, without those that do not change results."""
         return yaml.safe_dump(self.model_dump(mode="json", exclude={"processes", "out"}), sort_keys=False)
 
+    @field_validator("history", "availability")
+    @classmethod
+    def _at_home(cls, paths: list[Path]) -> list[Path]:
+        return [Path(os.path.expanduser(path)) for path in paths]
+
+    @field_validator("out")
+    @classmethod
+    def _out_at_home(cls, path: Path | None) -> Path | None:
+        return None if path is None else Path(os.path.expanduser(path))
+
     @field_validator("job_hours")
     @classmethod
     def _hours(cls, hours: list[float]) -> list[float]:

@@ -293,6 +293,8 @@ def _windows(config: SimulateConfig, history: History, notes: list[str]) -> tupl
             f"train and evaluate overlap ({train.overlap(evaluate)}): results would know their own future"
             " (--allow-overlap to do it all the same)"
         )
+    if train.start_s >= evaluate.end_s:
+        notes.append("train is later than evaluate: tables know prices that came after the jobs")
     return train, evaluate
 
 

@@ -1,8 +1,10 @@
 """What a price history and a configuration make of each other."""
 
+from pathlib import Path
+
 import pytest
 
-from bidbrain.config import ConfigError, SimulateConfig
+from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.machines import UnknownTypeError
 from bidbrain.simulate.plan import make_plan
 from tests.bidbrain.makers import history_of
@@ -81,3 +83,21 @@ def test_the_linear_program_says_what_it_does_not_know() -> None:
         "paid_hours_bound pays whole hours",
         "paid_hours_bound leaves phi out",
     ]
+
+
+def test_training_on_what_came_after_the_jobs_is_noted() -> None:
+    rows = [(START_S + day * 24 * HOUR, 30_000) for day in range(30)]
+    history = history_of({"c4.xlarge@us-east-1a": rows}, rows[-1][0])
+    late = {"train": "2016-03-20/2016-03-29", "evaluate": "2016-03-02/2016-03-20", "job_hours": [2.0]}
+    note = "train is later than evaluate: tables know prices that came after the jobs"
+    assert note in make_plan(SimulateConfig(**late), history).notes
+    assert note not in make_plan(SimulateConfig(**WINDOWS), history).notes
+
+
+def test_paths_of_a_config_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell reads a config: results went to a folder that is called ~."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.yaml").write_text("history: ~/a.csv\navailability: [~/b.json]\nout: ~/results\n")
+    config = load_config(tmp_path / "c.yaml", {})
+    assert config.history == [tmp_path / "a.csv"] and config.availability == [tmp_path / "b.json"]
+    assert config.out == tmp_path / "results"
