@@ -196,8 +196,8 @@ class ExpectedCost:
         now_per_h = sum(hazards.held[market].events_per_h(len(own)) for market, own in pools.items())
         soon_per_h = min((each.events_per_h(job.vcpus) for each in hazards.new.values()), default=0.0)
         expected = max(now_per_h, soon_per_h) * needed_s / HOUR_S
-        last_s = TICK_S + engine.boot_s + 2 * engine.lambda_s
-        margin_s = last_s + TICK_S + engine.lambda_s * (expected + 2.0 * math.sqrt(expected))
+        last_s = TICK_S + engine.boot_s + 2 * engine.lambda_s + engine.sigma_s
+        margin_s = last_s + TICK_S + engine.sigma_s + engine.lambda_s * (expected + 2.0 * math.sqrt(expected))
         left_s = self._deadline_s - now_s - needed_s
         if some_bought:
             margin_s += STAY_S

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -228,3 +229,13 @@ def test_the_deadline_is_kept_and_the_bill_is_right(seed: int, deadline: float, 
     assert outcome.finished
     assert outcome.end_s - tick * TICK <= deadline * 2 * 3600
     assert rebill(ledger, setting.history).differences == ()
+
+
+@pytest.mark.parametrize("counts", [[0], [16, 3]], ids=["empty", "flickering"])
+def test_the_deadline_is_kept_where_joining_stops_the_job_for_long(counts: list[int]) -> None:
+    """Buying on demand stops all machines, too: late as it was, the job ended after its deadline."""
+    setting = setting_of([pool("a", counts * (1000 // len(counts)))], deadline=1.7)
+    slow = replace(setting.job.engine, sigma_s=1200)
+    setting = setting.with_job(replace(setting.job, engine=slow))
+    outcome, _ = run(setting, "expected_cost", 24 * 3600)
+    assert outcome.finished and outcome.end_s - 24 * 3600 <= 1.7 * 2 * 3600
