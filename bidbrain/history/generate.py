@@ -8,6 +8,7 @@ evidence about a real one.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -95,18 +96,20 @@ def _market(on_demand: int, window: Interval, shape: Shape, rng: np.random.Gener
         level[i] = level[i - 1] + 0.05 * (target - level[i - 1]) + noise[i]
     rows = dict(zip(times.tolist(), _price(on_demand, shape.floor * np.exp(np.abs(level))), strict=True))
     plain = Steps.from_rows(rows.keys(), rows.values())
+    ordered = sorted(rows)
     for _ in range(rng.poisson(shape.spikes_per_day * window.seconds / DAY_S)):
         begin = int(rng.integers(window.start_s, window.end_s))
         length = max(60, int(rng.exponential(shape.spike_hours * 3600)))
         height = shape.spike * math.exp(rng.normal(0.0, 0.8))
         end = min(window.end_s - 1, begin + length)
-        for at in [t for t in rows if begin < t <= end]:
+        first, last = bisect_right(ordered, begin), bisect_right(ordered, end)
+        for at in ordered[first:last]:
             del rows[at]
+        ordered[first:last] = [at for at in sorted({begin, end}) if at not in rows]
         rows[begin] = int(_price(on_demand, np.array([max(height, shape.floor)]))[0])
         if end > begin:
             rows[end] = plain.price_at(end) or rows[begin]
-    ordered = sorted(rows.items())
-    return Steps.from_rows((t for t, _ in ordered), (p for _, p in ordered))
+    return Steps.from_rows(ordered, (rows[at] for at in ordered))
 
 
 def _price(on_demand: int, share: np.typing.NDArray[np.float64]) -> list[int]:
