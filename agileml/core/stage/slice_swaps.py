@@ -8,6 +8,7 @@ most sums has three on average. Which slices move, and to whom, is open as long 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from straggler.coverage import Units
 
@@ -19,35 +20,53 @@ def with_fewer_sums(current: Sequence[str], dealt: Sequence[str]) -> tuple[str, 
     `current` workers. No single swap makes the sum of the squares of all workers' numbers of sums less."""
     if len(dealt) > MOST_SLICES:
         return tuple(dealt)
-    found = list(dealt)
-    held: dict[str, Units] = dict.fromkeys(dealt, 0)
-    for index, worker in enumerate(dealt):
-        held[worker] |= 1 << index
-    while (swap := next(_better(current, found, held), None)) is not None:
-        for index, worker in zip(swap, (found[swap[1]], found[swap[0]]), strict=True):
-            held[found[index]] ^= 1 << index
-            held[worker] ^= 1 << index
-            found[index] = worker
-    return tuple(found)
+    deal = _Deal(current, dealt)
+    while deal.improve():
+        pass
+    return tuple(deal.worker)
 
 
-def _better(
-    current: Sequence[str], dealt: Sequence[str], held: dict[str, Units]
-) -> Iterator[tuple[int, int]]:
-    """Pairs of slices that should swap their workers: two that move, or one that moves and one that its former worker
-    keeps, which then moves instead."""
-    squares = {worker: sums(units) ** 2 for worker, units in held.items()}
-    for one in [index for index, worker in enumerate(dealt) if worker != current[index]]:
-        mine = dealt[one]
-        for other, theirs in enumerate(dealt):
-            if theirs == mine or (theirs == current[other] and theirs != current[one]):
+class _Deal:
+    """A deal while its slices are swapped. `held`: by worker the set of its slices; `sums`: how many sums it sends."""
+
+    def __init__(self, current: Sequence[str], dealt: Sequence[str]) -> None:
+        self._current, self.worker = current, list(dealt)
+        self._held: dict[str, Units] = dict.fromkeys(dealt, 0)
+        for index, worker in enumerate(dealt):
+            self._held[worker] |= 1 << index
+        self._sums = {worker: sums(units) for worker, units in self._held.items()}
+
+    def improve(self) -> bool:
+        """Make the swaps that leave fewer sums, in one pass over all pairs. False: there was none."""
+        before = tuple(self.worker)
+        for one, worker in enumerate(before):
+            if worker != self._current[one]:
+                for other in self._partners(one):
+                    self._swap_if_better(one, other)
+        return tuple(self.worker) != before
+
+    def _partners(self, one: int) -> Iterator[int]:
+        """The slices that may swap with a slice that moves: others that move, and those that its former worker keeps,
+        of which one then moves instead. Two workers with a sum each cannot have fewer."""
+        for other, theirs in enumerate(self.worker):
+            mine, was = self.worker[one], self._current[one]
+            if theirs == mine or mine == was or (theirs == self._current[other] and theirs != was):
                 continue
-            both = 1 << one | 1 << other
-            after = sums(held[mine] ^ both) ** 2 + sums(held[theirs] ^ both) ** 2
-            if after < squares[mine] + squares[theirs]:
-                yield one, other
+            if self._sums[mine] + self._sums[theirs] > 2:
+                yield other
+
+    def _swap_if_better(self, one: int, other: int) -> None:
+        mine, theirs = self.worker[one], self.worker[other]
+        both = 1 << one | 1 << other
+        my_sums, their_sums = sums(self._held[mine] ^ both), sums(self._held[theirs] ^ both)
+        if my_sums**2 + their_sums**2 < self._sums[mine] ** 2 + self._sums[theirs] ** 2:
+            self.worker[one], self.worker[other] = theirs, mine
+            self._held[mine] ^= both
+            self._held[theirs] ^= both
+            self._sums[mine], self._sums[theirs] = my_sums, their_sums
 
 
+@lru_cache(maxsize=4096)
 def sums(units: Units) -> int:
     """How many aligned subtrees (`straggler.coverage`) a set is cut into: its units, less one for each node of the tree
     that is whole."""
@@ -55,12 +74,13 @@ def sums(units: Units) -> int:
     whole = units  # of each node of this height the lowest bit, where all of it is in the set
     while whole:
         whole &= whole >> size
-        whole &= _starts(2 * size, units.bit_length())
-        count -= whole.bit_count()
         size *= 2
+        whole &= _starts(size, units.bit_length())
+        count -= whole.bit_count()
     return count
 
 
+@lru_cache(maxsize=4096)
 def _starts(size: int, length: int) -> Units:
     """Every `size`-th bit below `length`."""
     return sum(1 << start for start in range(0, length, size))
