@@ -8,6 +8,7 @@ and 2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, count, pairwise
 
 from agileml.core.stage.shares import counts_by_weight
@@ -37,6 +38,7 @@ def sums_of(start: int, stop: int) -> int:
     return (middle - start).bit_count() + (stop - middle).bit_count()
 
 
+@lru_cache(maxsize=1024)
 def exchanged(units: int, machines: int) -> float:
     """What the busiest link of a stage carries each way in a clock, over the bytes of the stage's layers, where its
     machines are alike and own as much: sums to the owners, then the new weights back."""
