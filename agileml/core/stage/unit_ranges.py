@@ -20,8 +20,8 @@ def unit_ranges(units: int, weights: Mapping[str, float]) -> dict[str, tuple[int
     """By machine the first of its units and the one behind its last, in the order of `weights`.
 
     No machine is slower (units / weight) than with the counts of `counts_by_weight`. Of such ranges the machine with
-    the most sums has as few as can be, and then all machines together do; not of more than MANY machines, whose ranges
-    are those counts.
+    the most sums has as few as can be, then all machines together do, and then the first ones have more units. More
+    than MANY machines have those counts.
     """
     counts = counts_by_weight(units, weights, {})
     if len(counts) > MANY:
@@ -67,9 +67,10 @@ def _fewest(units: int, limits: Sequence[int], most: int) -> tuple[int, ...] | N
         found: dict[int, tuple[int, tuple[int, ...]]] = {}
         for start, (total, ends) in best.items():
             for stop in _stops(start, limit, spare, units - (len(limits) - behind)):
-                sums = sums_of(start, stop)
-                if sums <= most and (stop not in found or total + sums < found[stop][0]):
-                    found[stop] = total + sums, (*ends, stop)
+                own, option = sums_of(start, stop), (*ends, stop)
+                known, as_known = found.get(stop, (total + own + 1, option))
+                if own <= most and (total + own < known or (total + own == known and option > as_known)):
+                    found[stop] = total + own, option
         best = found
     return best[units][1] if units in best else None
 

@@ -50,7 +50,7 @@ def test_no_ranges_that_are_as_fast_have_fewer_sums(data: st.DataObject) -> None
 
 
 def test_three_machines_of_one_speed_have_five_sums_of_16_units() -> None:
-    assert unit_ranges(16, dict.fromkeys("abc", 1.0)) == {"a": (0, 4), "b": (4, 10), "c": (10, 16)}
+    assert unit_ranges(16, dict.fromkeys("abc", 1.0)) == {"a": (0, 6), "b": (6, 12), "c": (12, 16)}
 
 
 def test_a_stage_of_very_many_machines_has_the_counts_as_they_come() -> None:
