@@ -370,8 +370,8 @@ def _stop_folder(folder: Path, wait: bool) -> None:
             if time.monotonic() - over_s >= LATER_S:
                 break
         time.sleep(0.2)
-    if wait:
-        _show_folder(found, as_json=False)
+    if wait:  # read once more: it may have ended between the last look at the folder and the one at its process
+        _show_folder(read_status(folder), as_json=False)
 
 
 def _stop_job(name: str, server: JobServer, wait: bool) -> None:
