@@ -174,12 +174,9 @@ class _Group:
         self._giving_up = threading.Lock()
         self._is_given_up = False
         self._process_group: Any = None
-        self._threads = [
-            threading.Thread(target=run, name="all-reduce", daemon=True)
-            for run in (self._start_all, self._end_all)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: tuple[threading.Thread, ...] = ()  # all of them have started
+        for run in (self._start_all, self._end_all):
+            self._begin(run)
 
     @property
     def is_alive(self) -> bool:
@@ -191,6 +188,11 @@ class _Group:
         until_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _begin(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name="all-reduce", daemon=True)
+        thread.start()
+        self._threads += (thread,)  # only now: another thread may be waiting for all of them
 
     def introduce(self, key: str, value: bytes) -> None:
         self._store.learn(key, value)
@@ -204,8 +206,7 @@ class _Group:
         self._store.close()
         self._asked.put(None)
         # In a thread of its own, because the first one may be stuck in a collective that it starts.
-        self._threads.append(threading.Thread(target=self._give_up, name="all-reduce", daemon=True))
-        self._threads[-1].start()
+        self._begin(self._give_up)
 
     def _give_up(self) -> None:
         """Give the process group up, once it exists, and only once."""

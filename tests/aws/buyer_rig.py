@@ -100,6 +100,12 @@ def order(token: str, count: int = 1, market: Market = SPOT) -> Order:
     return Order(token, market, count, 1, 170_000)
 
 
+def has_parts(url: str) -> bool:
+    """Whether moto still has what `make_parts` made."""
+    buckets = plain_aws(url).client("s3").list_buckets()["Buckets"]
+    return names_of(SITE, ACCOUNT).bucket in {each["Name"] for each in buckets}
+
+
 def make_parts(url: str) -> None:
     """The parts of a stack that its buyer uses."""
     aws, names = plain_aws(url), names_of(SITE, ACCOUNT)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.aws.buyer_rig import make_parts
+from tests.aws.buyer_rig import has_parts, make_parts
 from tests.aws.layer import ENVIRONMENT, Ec2Layer, forget_ended, moto_server
 from tests.aws.metadata import Metadata, metadata_service
 
@@ -17,12 +17,11 @@ def moto_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
-def buyer_parts(moto_url: str) -> str:
-    """moto with the parts of the stack of `buyer_rig`, once for all tests of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
+@pytest.fixture
+def buyer_parts(moto_url: str, _nobody: None) -> str:
+    """moto with the parts of the stack of `buyer_rig`: once for all its tests, and again where another test has had
+    moto forget everything."""
+    if not has_parts(moto_url):
         make_parts(moto_url)
     return moto_url
 
