@@ -370,9 +370,8 @@ def _stop_folder(folder: Path, wait: bool) -> None:
             if time.monotonic() - over_s >= LATER_S:
                 break
         time.sleep(0.2)
-    if (
-        wait
-    ):  # read once more: it may have ended between the last look at the folder and the one at its process
+    if wait:
+        # Read once more: it may have ended between the last look at the folder and the one at its process.
         _show_folder(read_status(folder), as_json=False)
 
 
