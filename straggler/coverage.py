@@ -85,6 +85,13 @@ def aligned_subtrees(units: Units) -> list[Units]:
     return found
 
 
+def subtrees_between(start: int, stop: int) -> int:
+    """How many aligned subtrees the units start .. stop - 1 are cut into, without making them; start < stop."""
+    height = (start ^ stop).bit_length() - 1
+    middle = stop >> height << height  # where the halves of the highest node that is not whole meet
+    return (middle - start).bit_count() + (stop - middle).bit_count()
+
+
 def show(units: Units) -> str:
     """The set as text, for example `0-3,8`; `-` is the empty set. `parse` reads it back."""
     return (

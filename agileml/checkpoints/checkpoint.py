@@ -163,8 +163,8 @@ def prune(store: CheckpointStore, keep: int) -> list[CutId]:
             store.delete(file)
 
     def is_stale(file: str) -> bool:
-        ours = _OURS.fullmatch(file)
-        return ours is not None and CutId(int(ours[1]), int(ours[2])) < whole[0]
+        name = _checkpoint_of(file)
+        return name is not None and name < whole[0]
 
     store.sweep(_PREFIX, is_stale)
     return sorted(doomed)
@@ -183,11 +183,11 @@ def drop_unfinished(store: CheckpointStore, before: CutId) -> bool:
     left: list[str] = []
 
     def is_left(file: str) -> bool:
-        ours = _OURS.fullmatch(file)
-        if ours is None or not (name := CutId(int(ours[1]), int(ours[2]))) < before or name in finished:
-            return False
-        left.append(file)
-        return True
+        name = _checkpoint_of(file)
+        is_doomed = name is not None and name < before and name not in finished
+        if is_doomed:
+            left.append(file)
+        return is_doomed
 
     store.sweep(_PREFIX, is_left)
     return bool(doomed or left)
@@ -292,9 +292,15 @@ def _checkpoints(store: CheckpointStore) -> dict[CutId, dict[str, int]]:
     """The files of each checkpoint and their sizes; other files are ignored."""
     found: dict[CutId, dict[str, int]] = {}
     for file, size in store.list(_PREFIX).items():
-        if ours := _OURS.fullmatch(file):
-            found.setdefault(CutId(int(ours[1]), int(ours[2])), {})[file] = size
+        if (name := _checkpoint_of(file)) is not None:
+            found.setdefault(name, {})[file] = size
     return found
+
+
+def _checkpoint_of(file: str) -> CutId | None:
+    """The checkpoint that a file is of; None for a file that is not ours."""
+    ours = _OURS.fullmatch(file)
+    return None if ours is None else CutId(int(ours[1]), int(ours[2]))
 
 
 def _outline(files: Mapping[CutId, Mapping[str, int]]) -> dict[CutId, bool]:

@@ -24,9 +24,8 @@ from agileml.cluster.processes import is_alive, is_own, is_running, kill, open_p
 PREFIX = "proteus-"
 OWNER = "owner"
 OWN_NAMES = {"ray", "token", "watchdog.log"}  # in such folders, beside the owner and sockets
-_PLACES = "|".join(
-    map(re.escape, {"/tmp", tempfile.gettempdir()})
-)  # clusters have theirs in /tmp, whatever TMPDIR is
+# Clusters have their folders in /tmp, whatever TMPDIR is.
+_PLACES = "|".join(map(re.escape, {"/tmp", tempfile.gettempdir()}))
 _ANY = rf"(?:{_PLACES})/{PREFIX}\w+"
 _DRIVER_LOG = re.compile(rf"{_ANY}/ray/.+/python-core-driver-\w+\.log")
 _FOLDER = re.compile(rf"{_ANY}(?=/)")

@@ -15,6 +15,7 @@ from straggler.coverage import (
     ranges,
     show,
     span,
+    subtrees_between,
     union,
 )
 from tests.thorough import examples
@@ -72,6 +73,12 @@ def test_aligned_subtrees_are_aligned_exact_and_fewest(units: int) -> None:
         assert start % size == 0
     assert len(found) == fewest_subtrees(frozenset(as_set(units)), 0, 128)
     assert found == sorted(found)
+
+
+@EXAMPLES
+@given(st.integers(0, 1 << 40), st.integers(1, 1 << 12))
+def test_subtrees_between_counts_the_aligned_ones(start: int, length: int) -> None:
+    assert subtrees_between(start, start + length) == len(aligned_subtrees(span(start, start + length)))
 
 
 @EXAMPLES

@@ -2,8 +2,8 @@
 
 PipeDream's optimizer (`pipeline.partition`) finds the stages of the best rate, where sums of replicas are exchanged
 while the next are computed. Here the last stage waits for its exchange, and with a flush every stage does and a clock
-waits for the pipeline to fill and to run empty, too; so the optimizer is asked for several limits of stages, and the
-plan with the shortest clock is taken.
+waits for the pipeline to fill and to run empty, too; so the optimizer is asked for several limits of stages, borders
+of each plan move where that makes its clock shorter, and the plan with the shortest clock is taken.
 """
 
 from __future__ import annotations
@@ -105,12 +105,9 @@ def best_borders(
             for at, (before, behind) in enumerate(zip((0, *ends), ends[1:], strict=False))
             for place in range(before + 1, behind)
         ]
-        best = min(
-            options,
-            key=lambda option: clock_seconds(rules, option, replicas, units, bytes_per_s),
-            default=ends,
-        )
-        if (best_s := clock_seconds(rules, best, replicas, units, bytes_per_s)) >= clock_s:
+        timed = ((clock_seconds(rules, each, replicas, units, bytes_per_s), each) for each in options)
+        best_s, best = min(timed, default=(clock_s, ends))
+        if best_s >= clock_s:
             return ends
         ends, clock_s = best, best_s
 

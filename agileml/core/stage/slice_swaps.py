@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from straggler.coverage import Units
+from straggler.coverage import Units, ranges, subtrees_between
 
 MOST_SLICES = 128  # with more the search takes longer than a change of members should
 
@@ -68,19 +68,5 @@ class _Deal:
 
 @lru_cache(maxsize=4096)
 def sums(units: Units) -> int:
-    """How many aligned subtrees (`straggler.coverage`) a set is cut into: its units, less one for each node of the tree
-    that is whole."""
-    count, size = units.bit_count(), 1
-    whole = units  # of each node of this height the lowest bit, where all of it is in the set
-    while whole:
-        whole &= whole >> size
-        size *= 2
-        whole &= _starts(size, units.bit_length())
-        count -= whole.bit_count()
-    return count
-
-
-@lru_cache(maxsize=4096)
-def _starts(size: int, length: int) -> Units:
-    """Every `size`-th bit below `length`."""
-    return sum(1 << start for start in range(0, length, size))
+    """How many sums a worker with these slices sends: one for each aligned subtree."""
+    return sum(subtrees_between(*ends) for ends in ranges(units))

@@ -12,8 +12,9 @@ from functools import lru_cache
 from itertools import accumulate, count, pairwise
 
 from agileml.core.stage.shares import counts_by_weight
+from straggler.coverage import subtrees_between
 
-MANY = 32  # machines of a stage, for which the search takes seconds
+MANY = 32  # machines of a stage; with more the search may take seconds
 
 
 def unit_ranges(units: int, weights: Mapping[str, float]) -> dict[str, tuple[int, int]]:
@@ -31,19 +32,13 @@ def unit_ranges(units: int, weights: Mapping[str, float]) -> dict[str, tuple[int
     return dict(zip(weights, pairwise((0, *ends)), strict=True))
 
 
-def sums_of(start: int, stop: int) -> int:
-    """How many aligned subtrees (`straggler.coverage`) the units start .. stop - 1 are cut into; start < stop."""
-    height = (start ^ stop).bit_length() - 1
-    middle = stop >> height << height  # where the halves of the highest node that is not whole meet
-    return (middle - start).bit_count() + (stop - middle).bit_count()
-
-
 @lru_cache(maxsize=1024)
 def exchanged(units: int, machines: int) -> float:
     """What the busiest link of a stage carries each way in a clock, over the bytes of the stage's layers, where its
     machines are alike and own as much: sums to the owners, then the new weights back."""
     sums = [
-        sums_of(*ends) for ends in unit_ranges(units, {str(each): 1.0 for each in range(machines)}).values()
+        subtrees_between(*ends)
+        for ends in unit_ranges(units, {str(each): 1.0 for each in range(machines)}).values()
     ]
     pushed = max(max(own * (machines - 1), sum(sums) - own) for own in sums)
     return (pushed + machines - 1) / machines
@@ -67,7 +62,7 @@ def _fewest(units: int, limits: Sequence[int], most: int) -> tuple[int, ...] | N
         found: dict[int, tuple[int, tuple[int, ...]]] = {}
         for start, (total, ends) in best.items():
             for stop in _stops(start, limit, spare, units - (len(limits) - behind)):
-                own, option = sums_of(start, stop), (*ends, stop)
+                own, option = subtrees_between(start, stop), (*ends, stop)
                 known, as_known = found.get(stop, (total + own + 1, option))
                 if own <= most and (total + own < known or (total + own == known and option > as_known)):
                     found[stop] = total + own, option

@@ -182,3 +182,22 @@ def test_a_group_is_given_up_once_whether_it_is_abandoned_or_a_sum_cannot_begin(
         assert collectives[name].given_up.get(timeout=LIMIT_S) is not None
         end.stop()
         assert collectives[name].given_up.empty()
+
+
+def test_a_machine_may_stop_just_when_it_gives_its_group_up(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that gives it up has not started then, and nobody can wait for it."""
+    machines.form(1, "a")
+    end, start = machines.ends["a"], threading.Thread.start
+    late: list[threading.Thread] = []
+
+    def stop_first(thread: threading.Thread) -> None:
+        if not late:
+            late.append(thread)
+            end.stop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", stop_first)
+    end.ask(Abandon())
+    assert late
