@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn mistakes of the user into one sentence with exit code 2, and Ctrl-C into one line with 130."""
+    """Turn mistakes of the user into one sentence with exit code 2."""
     from bidbrain.accounts.ledger import LedgerError
     from bidbrain.config import ConfigError
     from bidbrain.history.readers import HistoryError
@@ -38,9 +37,6 @@ def user_errors() -> Iterator[None]:
         PolicyError,
     ) as error:
         raise typer.BadParameter(str(error)) from None
-    except KeyboardInterrupt:
-        print("proteus: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
 
 
 def split(values: list[str] | None) -> list[str]:

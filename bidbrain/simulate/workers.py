@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -18,12 +19,23 @@ _work: Callable[[Any], Any] | None = None
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold SIGINT back until the end. Processes and threads that are started within never get it."""
+    """Hold SIGINT back until the end. Processes and threads that are started within never get it.
+
+    The mask is this thread's alone. Where another thread takes the signal, Python still interrupts the main thread,
+    so that thread's handler only notes it here.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    interrupted: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number)) if is_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _call(item: Any) -> Any:

@@ -383,7 +383,8 @@ def test_interrupting_leaves_one_line_and_no_processes(history: Path, tmp_path: 
         running.send_signal(signal.SIGINT)
         _, error = running.communicate(timeout=600)
         assert running.returncode == 130
-        assert "proteus: interrupted" in error
+        assert error.split("\n")[-2:] == ["proteus: interrupted", ""]
+        assert error.count("interrupted") == 1
         assert "Traceback" not in error
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
         assert not (tmp_path / "o").exists()

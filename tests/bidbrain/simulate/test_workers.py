@@ -6,12 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Each process of the pool interrupts the one that is starting it. At the end it says whom it leaves behind.
 PROGRAM = """
-import os, signal, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from bidbrain.simulate.workers import Pool
 
+if sys.argv[1] == "a second thread":  # takes the signal when the main thread does not
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
     with Pool(2) as pool:
@@ -22,9 +26,15 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_while_processes_are_started_leaves_none_behind() -> None:
+@pytest.mark.parametrize("threads", ["one thread", "a second thread"])
+def test_an_interrupt_while_processes_are_started_leaves_none_behind(threads: str) -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", PROGRAM, threads],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted []\n", "")
