@@ -22,6 +22,7 @@ from agileml.config.job import JobConfig
 from agileml.config.optimizer import SgdConfig
 from agileml.config.pool import has_pool
 from agileml.config.text import ConfigError
+from agileml.core.stage.shares import counts_by_weight
 from agileml.events.run import HelpGiven, MembershipChanged, Work
 from agileml.events.schema import Log, events_of
 from agileml.process.spec import balancer
@@ -29,7 +30,7 @@ from agileml.runs.work import WorkWindow, waiting_share, work_windows
 from straggler.consistency import consistency
 from straggler.simulate.engine import Simulation
 from straggler.simulate.outcome import Network, Outcome
-from straggler.simulate.policies import ClockPolicy, PoolPolicy, SchemePolicy, in_proportion
+from straggler.simulate.policies import ClockPolicy, PoolPolicy, SchemePolicy
 from straggler.simulate.profile import Piece, SpeedProfile, ideal_time_s
 from straggler.speed.predictors import FREE
 
@@ -275,16 +276,18 @@ def _simulated(stretch: Stretch, home: Home, config: JobConfig) -> Outcome:
 
 
 def _policy(stretch: Stretch, home: Home, config: JobConfig) -> SchemePolicy:
-    """The policy of a run of this config on machines with these shares."""
-    weights = dict(enumerate(home))
+    """The policy of a run of this config on machines with these shares, of at least one unit each."""
     kept = consistency(config.consistency.kind, config.consistency.slack)
+    weights = {name: max(1.0, share) for name, share in zip(stretch.machines, home, strict=True)}
+    shares = list(counts_by_weight(stretch.units, weights, {}).values())
     if has_pool(config):
-        shares = in_proportion(weights, stretch.units).values()
-        bundles = [size for share in shares for size in _pieces(share, config.pool_units or max(1, share))]
+        bundles = [size for share in shares for size in _pieces(share, config.pool_units or share)]
         return PoolPolicy([bundles] * stretch.clocks, kept.slack)
     make: Any = balancer(config)  # the policy does not care what workers are called
-    balance = make(stretch.units, in_proportion(weights, stretch.units)) if make is not None else None
-    return ClockPolicy(kept, stretch.clocks, 1, list(home), balance, total=stretch.units)
+    balance = make(stretch.units, dict(enumerate(shares))) if make is not None else None
+    return ClockPolicy(
+        kept, stretch.clocks, 1, [float(share) for share in shares], balance, total=stretch.units
+    )
 
 
 def _pieces(units: int, most: int) -> list[int]:

@@ -91,6 +91,17 @@ def test_shares_by_speed_of_a_later_view_are_not_those_of_its_cores() -> None:
     assert static.clock_s == pytest.approx(15 / 10 + MESSAGES_S, rel=0.02)
 
 
+def test_machines_have_a_unit_each_however_slow_they_were_before_others_joined() -> None:
+    """The share of the slow one, 2 of 16 beside one machine, is half a unit beside seven."""
+    found = log([[70, 10], [70, 10, *[40] * 6]], 12, 16, shares=[[14, 2], [2] * 8])
+    for balance in ("lbbsp", "auto"):
+        _, static, lbbsp, auto, ideal = replay(
+            found, CONFIG.changed(balance=balance), ["static", "lbbsp", "auto"]
+        )
+        assert ideal.seconds < lbbsp.seconds
+        assert {static.clocks, lbbsp.clocks, auto.clocks} == {24}
+
+
 def test_without_a_barrier_a_pool_lets_no_machine_wait_for_the_slowest() -> None:
     recorded = log([[10, 20, 30]], 60)
     asp, ssp = (with_consistency(CONFIG, text) for text in ("asp", "ssp:3"))
