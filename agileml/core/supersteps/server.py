@@ -87,19 +87,27 @@ class SuperstepServer(Server):
     def next_superstep(self, worker: str, message: NextSuperstep, now_s: float) -> None:
         """Tell a worker the superstep that begins at a position, once all are done with the one before."""
         self._asks[worker] = message
-        planner, shard = self._planner, self._steps_of(0, message.epoch)
-        if planner is None or shard is None or planner.epoch != message.epoch:
-            return  # this machine does not know the view yet
-        stop = min(self.limit, self.job.clocks, *self._cut_clocks) * self.job.units
-        plan = planner.plan(worker, message.first, stop, now_s)
-        if plan is not None:
-            del self._asks[worker]
-            self._send(worker, SuperstepFixed(message.epoch, plan))
+        if self._is_answered(worker, now_s):
             self._answer_asks(now_s)
 
+    def _is_answered(self, worker: str, now_s: float) -> bool:
+        """Answer what a worker asked last, if its superstep may begin now. True if so."""
+        message = self._asks[worker]
+        planner, shard = self._planner, self._steps_of(0, message.epoch)
+        if planner is None or shard is None or planner.epoch != message.epoch:
+            return False  # this machine does not know the view yet
+        stop = min(self.limit, self.job.clocks, *self._cut_clocks) * self.job.units
+        plan = planner.plan(worker, message.first, stop, now_s)
+        if plan is None:
+            return False
+        del self._asks[worker]
+        self._send(worker, SuperstepFixed(message.epoch, plan))
+        return True
+
     def _answer_asks(self, now_s: float) -> None:
-        for worker, message in list(self._asks.items()):
-            self.next_superstep(worker, message, now_s)
+        """Answer all that can be answered, each once: an answer may fix the superstep for which others wait."""
+        while sum(self._is_answered(worker, now_s) for worker in list(self._asks)):
+            pass
 
     @property
     def _cut_clocks(self) -> list[int]:
