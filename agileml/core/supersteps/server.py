@@ -144,12 +144,22 @@ class SuperstepServer(Server):
         """The steps that the log may lack."""
         for partition, shard in self._shards(epoch).items():
             assert isinstance(shard, MinibatchShard), shard
-            yield StepsTaken(epoch, partition, *shard.kept.untold(MOST_TOLD), kept=shard.kept.first)
+            yield self._report(epoch, partition, shard)
+
+    def _report(self, epoch: int, partition: int, shard: MinibatchShard) -> StepsTaken:
+        return StepsTaken(epoch, partition, *shard.kept.untold(MOST_TOLD), kept=shard.kept.first)
 
     def heard_steps(self, message: HeardSteps) -> None:
-        """Go on from what the controller was told, and drop what the log has."""
-        if (shard := self._steps_of(message.partition, message.epoch)) is not None:
-            shard.kept.heard(message.told, message.written)
+        """Go on from what the controller was told, and drop what the log has. A whole message of further steps follows
+        at once: there may be many between two heartbeats."""
+        if (shard := self._steps_of(message.partition, message.epoch)) is None:
+            return
+        before, _ = shard.kept.untold(0)
+        shard.kept.heard(message.told, message.written)
+        report = self._report(message.epoch, message.partition, shard)
+        # Not after an answer that says nothing new: each repeat would begin a row of messages of its own.
+        if report.first > before and len(report.taken) == MOST_TOLD:
+            self._send(CONTROLLER, report)
 
     # -- changes --------------------------------------------------------------------------------------------
 
