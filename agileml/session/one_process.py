@@ -102,10 +102,10 @@ def is_logged(config: JobConfig) -> bool:
 
 def check_verify(config: JobConfig) -> None:
     """Raises ConfigError where a resumed run cannot be compared with one process."""
-    if config.verify and config.pipeline is not None and is_logged(config):
+    if config.verify and is_logged(config):
+        where = "in a pipeline without a flush" if config.pipeline is not None else "and supersteps (elastic)"
         raise ConfigError(
-            "found true with --resume in a pipeline without a flush, expected false: the log of a resumed run begins "
-            "with the checkpoint",
+            f"found true with --resume {where}, expected false: the log of a resumed run begins with the checkpoint",
             key=("verify",),
         )
 

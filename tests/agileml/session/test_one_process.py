@@ -18,7 +18,7 @@ from agileml.runs.event_log import EVENTS, EventLog, read_events
 from agileml.runs.folder import FolderError, params_sha256
 from agileml.runs.report.market import endings
 from agileml.session import run
-from agileml.session.one_process import end_of, read_replay, train_again
+from agileml.session.one_process import check_verify, end_of, read_replay, train_again
 from tests.agileml.process.engine_rig import Rig
 from tests.agileml.process.test_engine import MLR, job
 
@@ -60,6 +60,17 @@ def test_one_process_computes_the_bits_of_the_log(recorded: tuple[Path, str], tm
         done.event for done in read_events(tmp_path / "again" / EVENTS) if isinstance(done.event, ClockDone)
     ]
     assert [done.clock for done in clocks] == list(range(1, 7))
+
+
+def test_a_resumed_run_cannot_be_verified_by_its_log() -> None:
+    """It would end with an error after its last clock: the log has no step from before the checkpoint."""
+    found = (
+        "verify: found true with --resume and supersteps .elastic., expected false: the log of a resumed run"
+    )
+    with pytest.raises(ConfigError, match=found):
+        check_verify(from_values({**VALUES, "verify": True}))
+    check_verify(from_values(VALUES))
+    check_verify(from_values({**VALUES, "consistency": {"kind": "bsp"}, "verify": True}))
 
 
 def test_without_a_log_it_is_what_one_machine_would_do(recorded: tuple[Path, str], tmp_path: Path) -> None:
