@@ -15,6 +15,7 @@ from agileml.core.node.moves import ShardMoves
 from agileml.core.node.overlap.choice import Chosen, OverlapChoice
 from agileml.core.node.overlap.piggyback import can_piggyback, piggybacked
 from agileml.core.node.retry import RetryBackoff, Timers, subject_of
+from agileml.core.node.server import MOST_REPORTS
 from agileml.core.node.sources.stores import Stores
 from agileml.core.node.time_spent import Doing, TimeSpent
 from agileml.core.protocol.commands import (
@@ -340,11 +341,20 @@ class Node:
             case Load() if message.slices & ~self.loaded:
                 self._out.append(LoadSlices(message.slices | self.loaded))
             case Heard():
-                self.server.heard(message.clock)
+                self._heard(message.clock, now_s)
             case Release() if message.epoch >= self.promised:
                 self._out.append(Leave())
             case _:
                 pass  # of another epoch: fenced off, or nothing to do
+
+    def _heard(self, clock: int, now_s: float) -> None:
+        """Drop the reports of clocks that the controller has. If there are as many again, they follow at once:
+        heartbeats may be seconds apart."""
+        before = self.server.progress(self.promised)[:1]
+        self.server.heard(clock)
+        left = self.server.progress(self.promised)
+        if len(left) == MOST_REPORTS and left[:1] != before:
+            self._status_due_s = now_s
 
     def _prepare(self, message: Prepare) -> None:
         if message.epoch > self.promised:

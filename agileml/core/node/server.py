@@ -55,6 +55,7 @@ from straggler.consistency import Read
 from straggler.coverage import Verdict
 
 SendTo = Callable[[str, Message], None]
+MOST_REPORTS = 256  # of clocks, in a heartbeat
 
 
 class Server:
@@ -96,7 +97,7 @@ class Server:
     def progress(self, epoch: int) -> tuple[ClockReport, ...]:
         """Applied clocks whose reports the controller may lack, if partition 0 is here."""
         shard = self.served(0, epoch)
-        return tuple(shard.progress[:256]) if shard else ()
+        return tuple(shard.progress[:MOST_REPORTS]) if shard else ()
 
     def heard(self, clock: int) -> None:
         """Drop the reports of clocks < `clock`: the controller has them."""

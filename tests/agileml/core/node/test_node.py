@@ -9,6 +9,7 @@ from agileml.core.protocol.messages import (
     Ack,
     Announce,
     Behind,
+    ClockReport,
     Fetch,
     Heard,
     Installed,
@@ -183,6 +184,21 @@ def test_progress_of_partition_0_is_reported_until_it_is_heard_and_kept_nowhere_
     assert [p.clock for p in node.status().progress] == [3]
     held = [node.server.shard_cut(partition, 1).progress for partition in (0, 1)]
     assert [len(progress) for progress in held] == [1, 0], "progress that nobody will ask for piles up"
+
+
+def test_reports_that_a_heartbeat_cannot_hold_follow_when_it_is_heard():
+    """Heartbeats may be seconds apart, and clocks some milliseconds: the reports fell ever farther behind."""
+    cluster = Cluster()
+    cluster.start()
+    cluster.nodes["a"].server.served(0, 1).progress = [
+        ClockReport(clock, 0.0, 1, 0.0) for clock in range(600)
+    ]
+    cluster.tell("a", Heard(256))
+    assert [(s.progress[0].clock, len(s.progress)) for _, s in cluster.take(Status)] == [(256, 256)]
+    cluster.tell("a", Heard(256))
+    assert cluster.take(Status) == [], "an answer that says nothing new asks for nothing"
+    cluster.tell("a", Heard(512))
+    assert cluster.take(Status) == [], "the rest comes with the next heartbeat"
 
 
 def test_slices_are_asked_for_once_and_reported_when_they_are_here():
