@@ -123,7 +123,7 @@ def train_again(
     is_stopped: Callable[[], bool],
 ) -> Mapping[str, Array] | None:
     """The tables of the same job trained in this process, by the log of a whole run where the bits follow from it;
-    None where it is told to stop before its end.
+    None where it is told to stop before its end, or where the log lacks what follows from it, as on a full disk.
 
     plan: where the layers of a pipeline are cut.
     """
@@ -137,6 +137,9 @@ def train_again(
     try:
         return _trained_again(application, job, config, plan, read_events(log, steps=True), done)
     except _StoppedError:
+        return None
+    except (StepsMissingError, StagesMissingError) as error:  # the run has its result all the same
+        print(f"proteus: verify: {log}: {error}; nothing is compared", file=Screen())
         return None
 
 

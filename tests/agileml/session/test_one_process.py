@@ -129,6 +129,21 @@ def test_a_comparison_that_is_told_to_stop_is_left_out(kind: str, recorded: tupl
     assert endings({"same_as_sequential": None}, 6) == []
 
 
+def test_steps_that_a_full_disk_has_cost_leave_the_comparison_out(
+    recorded: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is over then: an error would cost its summary and its report."""
+    lines = (recorded[0] / EVENTS).read_text().splitlines(keepends=True)
+    first = next(at for at, line in enumerate(lines) if '"kind": "steps"' in line)
+    (tmp_path / EVENTS).write_text("".join([*lines[:first], *lines[first + 1 :]]))
+    config = load(recorded[0] / "config.yaml")
+    spec = RunSpec("run", config)
+    application = spec.build()
+    log = tmp_path / EVENTS
+    assert train_again(application, spec.job(application), config, None, log, lambda: False) is None
+    assert f"verify: {log}: found no step" in capsys.readouterr().err
+
+
 def test_the_result_of_a_run_is_that_of_its_last_cut(recorded: tuple[Path, str]) -> None:
     log = read_events(recorded[0] / EVENTS)
     assert end_of(log, 6) == 6
