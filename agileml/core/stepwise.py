@@ -26,8 +26,9 @@ from agileml.core.sequential import Trained
 from agileml.events.run import StepsLogged
 
 Steps = Sequence[Sequence[StepTaken]]  # of each partition, in their order
-# Position, summed loss and examples of a minibatch, once each; True ends the training of one partition.
-OnStep = Callable[[int, float, int], bool]
+# Position of a minibatch and its contribution to partition 0, which has loss and metrics, once each; True ends the
+# training of one partition.
+OnStep = Callable[[int, Contribution], bool]
 
 
 class StepsMissingError(ValueError):
@@ -190,6 +191,6 @@ class Stepwise:
         found = self._work.compute(self._work.assemble(reads, pulled), bundle)
         if self._on_step is not None and step.position not in self._seen:
             self._seen.add(step.position)
-            is_over = self._on_step(step.position, found[0].loss, found[0].examples)
+            is_over = self._on_step(step.position, found[0])
             self._is_over = is_over and len(self._partitions) == 1
         return list(found)

@@ -16,6 +16,7 @@ from agileml.config.section import Section
 from agileml.config.text import ConfigError, show
 from agileml.core.async_stages.replay import StagesMissingError, StagesReplay, stages_in
 from agileml.core.controller.progress_log import means
+from agileml.core.parameters.fold import Contribution, added_metrics
 from agileml.core.parameters.loss_scale import LossScale, ScaleChange, reason
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import StagesFrom
@@ -153,7 +154,11 @@ def _trained_again(
 ) -> Mapping[str, Array]:
     if job.elastic is not None:
         steps = logged_steps(log, config, job.layout.partitions, config.clocks)
-        return Stepwise(application, job.optimizer, job.parts, steps, done).train().tables
+
+        def stepped(position: int, made: Contribution) -> bool:
+            return done(position, made.loss, made.examples)
+
+        return Stepwise(application, job.optimizer, job.parts, steps, stepped).train().tables
     if is_logged(config):
         assert plan is not None and job.pipeline is not None
         stages = stages_in(events_of(log, StagesArranged), config.clocks)
@@ -236,7 +241,9 @@ class OneProcess:
         self._application, self._job = application, job
         self._folder, self._progress, self._is_stopped = folder, progress, is_stopped
         self._last_s = self._standing_due_s = time.monotonic()
-        self._open: dict[int, tuple[int, float, int]] = {}  # by clock: minibatches, loss, examples
+        # By clock: minibatches, their loss, examples and metrics.
+        self._open: dict[int, tuple[int, float, int, tuple[float, ...]]] = {}
+        self._evaluates = True
         self.done = 0  # clocks
 
     def train(self) -> Trained:
@@ -268,6 +275,8 @@ class OneProcess:
     def take_steps(self, replay: Replay | None) -> Trained:
         """Train step by step, by the steps of a log or those that one machine would take. Raises StepsMissingError."""
         job = self._job
+        # A replay goes to the end of its log: what was measured there is no reason to stop it earlier.
+        self._evaluates = replay is None
         steps = replay.steps if replay is not None else [serial(job.clocks * job.units)]
         return Stepwise(self._application, job.optimizer, job.parts, steps, self._on_step).train()
 
@@ -278,13 +287,17 @@ class OneProcess:
         again = StagesReplay(self._application, job.optimizer, job.parts, plan, job.pipeline, self._on_clock)
         return again.train(stages, clocks)
 
-    def _on_step(self, position: int, loss: float, examples: int) -> bool:
+    def _on_step(self, position: int, made: Contribution) -> bool:
         clock = position // self._job.units
-        count, losses, seen = self._open.get(clock, (0, 0.0, 0))
-        self._open[clock] = count + 1, losses + loss, seen + examples
+        count, loss, examples, metrics = self._open.get(clock, (0, 0.0, 0, ()))
+        sums = loss + made.loss, examples + made.examples, added_metrics(metrics, made.metrics)
+        self._open[clock] = count + 1, *sums
         is_stopped = False
         while self._open.get(self.done, (0,))[0] == self._job.units:
-            is_stopped |= self._on_clock(self.done, *self._open.pop(self.done)[1:])
+            _, loss, examples, metrics = self._open.pop(self.done)
+            if metrics and self._evaluates:
+                self._folder.events.write(Evaluated(self.done, means(self._job.metrics, metrics)))
+            is_stopped |= self._on_clock(self.done, loss, examples)
         return is_stopped
 
     def _on_clock(self, clock: int, loss: float, examples: int) -> bool:

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from agileml.application import Application, Table, Unit, Updates
 from agileml.config.job import dump, from_values, load
 from agileml.config.text import ConfigError
+from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, CutCommitted, RunFinished, RunStopped, StepsLogged
 from agileml.events.sums import CutsCommitted
 from agileml.process.spec import RunSpec
@@ -28,6 +31,48 @@ VALUES = job(
     clocks=6,
     plan=[{"at_clock": 3, "join": 1}],
 )
+
+
+class Measured(Application):
+    """One number, which every unit measures in every second clock."""
+
+    def tables(self) -> list[Table]:
+        return [Table("w", 1, 1)]
+
+    def load(self, slice_index: int) -> int:
+        return slice_index
+
+    def process(self, unit: Unit, items: int, parameters: Mapping[str, Any]) -> Updates:
+        w = float(parameters["w"][0, 0])
+        due = unit.clock % 2 == 1
+        metrics = {"error": (2 * (1 - w), 2.0)} if due else {}
+        return Updates({"w": np.full((1, 1), (w - 1) / 4, np.float32)}, 1 - w, 1, metrics)
+
+    def metrics(self) -> list[str]:
+        return ["error"]
+
+
+STEPWISE = {
+    "application": "tests.agileml.session.test_one_process:Measured",
+    "clocks": 9,
+    "slices": 4,
+    "machines": {"reliable": 1, "transient": 1, "max": 2},
+    "optimizer": {"kind": "adam", "learning_rate": 0.01},
+    "consistency": {"kind": "elastic"},
+}
+
+
+def test_one_process_evaluates_supersteps(tmp_path: Path) -> None:
+    run(STEPWISE, sequential=True, out=str(tmp_path / "whole"))
+    found = [
+        each.event for each in read_events(tmp_path / "whole" / EVENTS) if isinstance(each.event, Evaluated)
+    ]
+    assert [done.clock for done in found] == [1, 3, 5, 7]
+    errors = [done.metrics["error"] for done in found]
+    assert errors == sorted(errors, reverse=True) and 0 < errors[-1] < errors[0] < 1
+    rule = {"metric": "error", "mode": "max", "patience": 2}
+    stopped = run({**STEPWISE, "early_stopping": rule}, sequential=True, out=str(tmp_path / "stopped"))
+    assert stopped.summary["clocks"] == 6
 
 
 @pytest.fixture(scope="module")
