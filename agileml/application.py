@@ -527,6 +527,7 @@ class Application(ABC):
     ) -> Any | None:
         """The state of the optimizer after `clocks` clocks for optimizer.pt, as torch.save takes it; None: no file.
 
+        clocks: without those that took no step; with supersteps the minibatches, each of which was a step.
         factor: of the learning rate, at the next clock.
         slots: for each array of state that the optimizer has (momentum; first and second moments), its tables; in a job
         with resident tables all tables, as one entry.

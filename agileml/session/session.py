@@ -283,7 +283,8 @@ class _Session:
             settings = self.config.optimizer.model_dump()
             factor = self.job.rate_after(clocks) / self.config.optimizer.learning_rate
             skipped = LossScale.of(tables[LOSS_SCALE]).skipped if self.job.loss_scale is not None else 0
-            state = self.application.optimizer_state(slots, settings, clocks - skipped, factor)
+            steps = clocks - skipped if self.job.elastic is None else clocks * self.job.units
+            state = self.application.optimizer_state(slots, settings, steps, factor)
         try:
             if state is not None:
                 folder.write_optimizer(state)

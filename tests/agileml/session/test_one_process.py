@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -34,7 +34,9 @@ VALUES = job(
 
 
 class Measured(Application):
-    """One number, which every unit measures in every second clock."""
+    """One number, which every unit measures in every second clock. What a framework is told of its optimizer."""
+
+    told: ClassVar[list[int]] = []
 
     def tables(self) -> list[Table]:
         return [Table("w", 1, 1)]
@@ -51,6 +53,11 @@ class Measured(Application):
     def metrics(self) -> list[str]:
         return ["error"]
 
+    def optimizer_state(
+        self, slots: Sequence[Mapping[str, Any]], optimizer: Mapping[str, Any], clocks: int, factor: float
+    ) -> None:
+        self.told.append(clocks)
+
 
 STEPWISE = {
     "application": "tests.agileml.session.test_one_process:Measured",
@@ -62,7 +69,7 @@ STEPWISE = {
 }
 
 
-def test_one_process_evaluates_supersteps(tmp_path: Path) -> None:
+def test_one_process_evaluates_supersteps_and_counts_their_steps(tmp_path: Path) -> None:
     run(STEPWISE, sequential=True, out=str(tmp_path / "whole"))
     found = [
         each.event for each in read_events(tmp_path / "whole" / EVENTS) if isinstance(each.event, Evaluated)
@@ -70,9 +77,12 @@ def test_one_process_evaluates_supersteps(tmp_path: Path) -> None:
     assert [done.clock for done in found] == [1, 3, 5, 7]
     errors = [done.metrics["error"] for done in found]
     assert errors == sorted(errors, reverse=True) and 0 < errors[-1] < errors[0] < 1
+    assert Measured.told.pop() == 9 * 4, "a step for each minibatch"
     rule = {"metric": "error", "mode": "max", "patience": 2}
     stopped = run({**STEPWISE, "early_stopping": rule}, sequential=True, out=str(tmp_path / "stopped"))
-    assert stopped.summary["clocks"] == 6
+    assert stopped.summary["clocks"] == 6 and Measured.told.pop() == 6 * 4
+    run({**STEPWISE, "consistency": {"kind": "bsp"}}, sequential=True, out=str(tmp_path / "bsp"))
+    assert Measured.told.pop() == 9
 
 
 @pytest.fixture(scope="module")
