@@ -39,7 +39,7 @@ from agileml.core.protocol.inputs import (
     Superseded,
     Tick,
 )
-from agileml.core.protocol.messages import CONTROLLER, Failure
+from agileml.core.protocol.messages import CONTROLLER, Failure, Status
 from agileml.core.protocol.plan import Strike
 from agileml.core.protocol.record import Record
 from agileml.events.run import StepsLogged, Warned
@@ -301,7 +301,7 @@ class Head:
                         with self._lock:
                             if event.sender in self._addresses:
                                 self._usage[event.sender] = message
-                        self._handle(measured(event.sender, message))
+                        self._handle(measured(event.sender, message), acts=False)  # the tick below does
                     elif isinstance(message, Worked):
                         with self._lock:
                             self._worked.append((event.sender, message))
@@ -314,7 +314,7 @@ class Head:
                         header, arrays = self._codec.encode(Pong(message.sent_s, wall_s()))
                         self._transport.send(event.sender, header, arrays)
                     else:
-                        self._handle(Received(event.sender, message))
+                        self._handle(Received(event.sender, message), acts=not isinstance(message, Status))
                 case PeerConnected():
                     self._connected.add(event.name)
                     self._handle(NodeSeen(event.name))
@@ -373,9 +373,9 @@ class Head:
             if self._halted is not None and not was_halted:
                 self._halted = replace(self._halted, kind=HaltKind.UNREAD, kept=None)
 
-    def _handle(self, event: ControllerInput) -> None:
+    def _handle(self, event: ControllerInput, *, acts: bool = True) -> None:
         with self._lock:
-            for command in self._controller.handle(event, wall_s()):
+            for command in self._controller.handle(event, wall_s(), acts=acts):
                 self._do(command)
 
     def _do(self, command: ControllerCommand) -> None:

@@ -175,8 +175,9 @@ class Controller:
 
     # -- the entrance ---------------------------------------------------------------------------------------
 
-    def handle(self, event: ControllerInput, now_s: float) -> list[ControllerCommand]:
-        """Take an event, begin the next step that it allows, and return the commands for the shell."""
+    def handle(self, event: ControllerInput, now_s: float, *, acts: bool = True) -> list[ControllerCommand]:
+        """Take an event, begin the next step that it allows, and return the commands for the shell. Without `acts`
+        another event follows at once that begins it: to look for the next step is to look at every machine."""
         control = self._control
         control.begin_event(now_s)
         if control.is_halted:
@@ -222,7 +223,8 @@ class Controller:
                 self._stop(event)
             case Tick():
                 self._tick()
-        self._advance()
+        if acts:
+            self._advance()
         return control.take_commands()
 
     # -- machines -------------------------------------------------------------------------------------------
@@ -286,9 +288,7 @@ class Controller:
             case Failure():
                 self._quarantine.failed(sender, message)
             case Unreachable():
-                self._links.told(sender, message)
-            case _:
-                pass  # of another epoch
+                self._links.told(sender, message)  # what is left is of another epoch
 
     def _send_away(self, sender: str) -> None:
         """Repeat the release of a machine that still sends messages."""

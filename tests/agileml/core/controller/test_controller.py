@@ -343,3 +343,23 @@ def test_stages_follow_the_ratio_up_and_down(scripts):
         script.tell(NodeDown(name, Loss.DISCONNECTED))
     assert script.view.stage == 1
     assert "no transient machine" in script.reason
+
+
+def test_a_heartbeat_with_others_behind_it_is_taken_and_the_next_event_acts_on_it(scripts):
+    looked = []
+
+    class Counted(StageRule):
+        def stage(self, reliable, transient):
+            looked.append(transient)
+            return super().stage(reliable, transient)
+
+    script = scripts(rule=Counted())
+    script.up("r0", "t1")
+    controller, late = script.controller, script.now_s + 1.0
+    looked.clear()
+    for _ in range(20):
+        for name in ("r0", "t1"):
+            controller.handle(Received(name, script.machines[name].status()), late, acts=False)
+    assert looked == []
+    controller.handle(Tick(), late)
+    assert looked == [1]
