@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 
 from agileml.core.change.membership import Member, Membership
 from agileml.core.protocol.view import NOBODY, View
-from agileml.core.stage.placement import StageRule, place
+from agileml.core.stage.placement import Machines, StageRule, place
 from agileml.events.terms import Cause, Tier, Trigger
-from straggler.coverage import Units
+from straggler.coverage import Units, span
 
 
 def why_start(members: Membership, expected: int) -> Trigger | None:
@@ -65,6 +67,29 @@ def slices_for(member: Member, members: Membership, rule: StageRule, slices: int
     machines = members.with_machine(member)
     if not machines.reliable:
         return 0
+    return _slices_of(member.name, machines.reliable, machines.transient, rule, slices)
+
+
+# A machine that loads is asked about with each of its heartbeats, for minutes; dealing thousands of slices anew each
+# time would leave the controller no time for anything else. Machines that wait are each dealt for apart.
+@lru_cache(maxsize=1024)
+def _slices_of(
+    node: str, reliable: tuple[str, ...], transient: tuple[str, ...], rule: StageRule, slices: int
+) -> Units:
+    return _first_deal(reliable, transient, rule, slices).get(node, 0)
+
+
+@lru_cache(maxsize=2)
+def _first_deal(
+    reliable: tuple[str, ...], transient: tuple[str, ...], rule: StageRule, slices: int
+) -> Mapping[str, Units]:
+    """The slices of each machine where nobody had any before."""
     nobody, one = (NOBODY,) * slices, (NOBODY,)
-    worker = place(machines, rule, one, one, nobody, nobody).worker
-    return sum(1 << index for index, node in enumerate(worker) if node == member.name)
+    worker = place(Machines(reliable, transient), rule, one, one, nobody, nobody).worker
+    dealt: dict[str, Units] = {}
+    start = 0
+    for node, run in groupby(worker):
+        stop = start + sum(1 for _ in run)
+        dealt[node] = dealt.get(node, 0) | span(start, stop)
+        start = stop
+    return dealt

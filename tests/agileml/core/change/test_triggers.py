@@ -96,3 +96,26 @@ def test_what_machines_load_ahead_covers_everything_once_all_are_in():
     loads = [slices_for(member, members, RULE, 8) for member in members.nodes.values()]
     assert union(loads) == 0xFF
     assert sum(load.bit_count() for load in loads) == 8
+
+
+def test_slices_are_dealt_once_for_machines_that_report_again_and_again():
+    dealt = []
+
+    class Counted(StageRule):
+        def stage(self, reliable, transient):
+            dealt.append(transient)
+            return super().stage(reliable, transient)
+
+    members, rule = make("r", "t", "u"), Counted()
+    first = [slices_for(member, members, rule, 8) for member in members.nodes.values()]
+    for _ in range(20):
+        assert [slices_for(member, members, rule, 8) for member in members.nodes.values()] == first
+    assert dealt == [2]
+    members.up("v", Tier.TRANSIENT, "", True, 0.0)
+    loads = [slices_for(member, members, rule, 8) for member in members.nodes.values()]
+    assert union(loads) == 0xFF and [load.bit_count() for load in loads] == [2, 2, 2, 2]
+    for name in ("w", "x"):  # each of them waits for a word that it may join, and is dealt for apart
+        members.up(name, Tier.TRANSIENT, "", False, 0.0)
+    for _ in range(20):
+        assert [slices_for(members.nodes[name], members, rule, 8).bit_count() for name in "wx"] == [1, 1]
+    assert dealt == [2, 3, 4, 4]
