@@ -3,6 +3,7 @@ start over."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,7 +36,10 @@ class ChangeRun:
     promises: dict[str, Promise] = field(default_factory=dict)
     installing_since_s: float = 0.0
     waiting_since_s: float | None = None  # for a silent machine with the only copy of something
-    _installed: set[tuple[str, int, Role]] = field(default_factory=set)
+    # The fetches of `change` that are not answered yet, and how many of them have each source; None before the first
+    # question about them. There are as many as machines times partitions, and each answer asks again what is left.
+    _open: dict[tuple[str, int, Role], Fetch] | None = None
+    _sources: Counter[str] = field(default_factory=Counter)
     _asked: set[str] = field(default_factory=set)
 
     def unasked(self, nodes: Iterable[str]) -> list[str]:
@@ -51,8 +55,13 @@ class ChangeRun:
 
     def installed(self, node: str, message: Installed) -> None:
         """Record that a machine is ready for a role in the next view."""
-        if self.phase is ChangePhase.INSTALL and message.epoch == self.epoch:
-            self._installed.add((node, message.partition, message.role))
+        if self.phase is not ChangePhase.INSTALL or message.epoch != self.epoch:
+            return
+        answered = self._left().pop((node, message.partition, message.role), None)
+        if answered is not None:
+            self._sources[answered.source.node] -= 1
+            if not self._sources[answered.source.node]:
+                del self._sources[answered.source.node]
 
     def unpromised(self, nodes: Iterable[str]) -> list[str]:
         """The machines among `nodes` that have not promised yet."""
@@ -60,16 +69,22 @@ class ChangeRun:
 
     def outstanding(self) -> Iterator[tuple[str, Fetch]]:
         """The fetches that are not answered yet, with the node of each."""
+        for (node, _, _), fetch in self._left().items():
+            yield node, fetch
+
+    def _left(self) -> dict[tuple[str, int, Role], Fetch]:
         assert self.change is not None
-        for node, fetch in self.change.fetches:
-            if (node, fetch.partition, fetch.role) not in self._installed:
-                yield node, fetch
+        if self._open is None:
+            self._open = {(node, fetch.partition, fetch.role): fetch for node, fetch in self.change.fetches}
+            self._sources = Counter(fetch.source.node for fetch in self._open.values())
+        return self._open
 
     def is_good(self, members: Membership) -> bool:
         """False when a machine that the change still needs has died or got a notice since it was planned."""
         assert self.change is not None
         # A source may leave once it has sent everything requested from it.
-        sources = {fetch.source.node for _, fetch in self.outstanding()} - {NOBODY}
+        self._left()
+        sources = self._sources.keys() - {NOBODY}
         counted_on = self.change.view.members
         if not all(members.is_alive(node) for node in {*counted_on, *sources}):
             return False
