@@ -14,6 +14,7 @@ from agileml.core.protocol.deal import share_of_slices, workers_of_slices
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import NOBODY, Share, View
 from agileml.core.stage.placement import Placement
+from straggler.coverage import ranges
 from straggler.lbbsp.unit_sets import units_of_counts
 
 NEAR = 0.1  # a weight that differs less from the present share leaves the share as it is
@@ -93,12 +94,19 @@ def _kept_near(weights: Mapping[str, float], held: Mapping[str, int]) -> dict[st
 def _home(job: Job, view: View, workers: Sequence[str]) -> Share:
     """The present share; units of a machine that is gone count as those of the machine that computed their slice
     before, if it works (thesis 4.2, figure 4.4)."""
-    found = dict(view.share)
+    found, there = dict(view.share), set(workers)
     for worker, units in view.share:
-        if worker in workers:
+        if worker in there:
             continue
-        for index, before in enumerate(view.previous):
-            if before in workers and (back := units & job.units_of_slice(index)):
+        slices = {
+            index
+            for start, stop in ranges(units)
+            for index in range(start // job.parts, -(-stop // job.parts))
+        }
+        for index in sorted(slices):
+            before = view.previous[index]
+            if before in there:
+                back = units & job.units_of_slice(index)
                 found[worker] &= ~back
                 found[before] = found.get(before, 0) | back
     return tuple(found.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -114,3 +114,19 @@ def test_counts_by_weight_are_the_best_and_move_the_least_of_the_best(data: st.D
     for cuts in combinations(range(1, total), len(workers) - 1):
         other = [b - a for a, b in zip((0, *cuts), (*cuts, total), strict=True)]
         assert longest <= max(n / weights[w] for w, n in zip(workers, other, strict=True)) + 1e-12
+
+
+def test_machines_that_went_cost_no_look_at_all_slices_each() -> None:
+    looked = []
+
+    class Counted(tuple[str, ...]):
+        def __iter__(self) -> Iterator[str]:
+            looked.append(len(self))
+            return super().__iter__()
+
+    weights = dict(zip(NAMES, (1.0, 2.0, 3.0, 4.0, 4.0, 2.0, 8.0, 1.0), strict=True))
+    before = changed(view_of(NAMES[:5], weights), NAMES, weights)  # the last three took slices of the others
+    counted = replace(before, previous=Counted(before.previous))
+    after = changed(counted, NAMES[:5], weights)
+    assert after == changed(before, NAMES[:5], weights)
+    assert len(looked) == 3  # twice to deal, and to remember
