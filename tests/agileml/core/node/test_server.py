@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from agileml.core.protocol.commands import Send
-from agileml.core.protocol.messages import NameCut, Part, PartAck
+from agileml.core.protocol.messages import NameCut, Part, PartAck, Pull
 from agileml.core.protocol.view import INITIAL, CutId
+from tests.agileml.core.node.small_cluster import ROWS
 from tests.agileml.core.node.test_node import Cluster
 
 LONG_AFTER_S = count(1e12, 1e12)  # each longer than any wait before a repeat
@@ -65,3 +66,29 @@ def test_old_cuts_do_not_pile_up():
         cluster.clock("a", 1, clock)
         assert len(shard.cuts.known) <= 2
     assert shard.version == 9
+
+
+def test_a_message_is_not_the_occasion_to_look_at_every_shard():
+    """A machine that serves hundreds of partitions gets hundreds of messages from every worker in each clock."""
+    looked = []
+
+    class Copies(dict):
+        def __contains__(self, epoch):
+            looked.append(epoch)
+            return super().__contains__(epoch)
+
+        def get(self, epoch, default=None):
+            looked.append(epoch)
+            return super().get(epoch, default)
+
+    cluster = Cluster(partitions=32)
+    cluster.start()
+    server = cluster.nodes["a"].server
+    for partition, copies in server._copies.items():
+        server._copies[partition] = Copies(copies)
+    cluster.nodes["a"].handle("x", Pull(1, 7, 0, ROWS), 0.0)
+    assert 1 <= len(looked) <= 8
+    assert not server.at_limit(1)
+    server.limit = 0
+    assert server.at_limit(1)
+    assert not server.at_limit(2)
