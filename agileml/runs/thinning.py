@@ -6,7 +6,7 @@ A run's first ten minutes are logged whole. Later clocks, cuts, work and totals 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -34,6 +34,7 @@ INTERVALS = (
     (6 * HOUR_S, 10.0),
     (48 * HOUR_S, 60.0),
 )  # (age of the run, interval), in s
+TOTALS = (BytesSent, WorkersSpent, Standing, Billed)  # the last one of an interval says all
 BY_MACHINE = 60.0  # events with a figure for every machine come so much more rarely
 T = TypeVar("T", bound=RunEvent)
 
@@ -66,13 +67,19 @@ class Thinning:
                 return self._summed(t_s, event)
             case BytesSent() | WorkersSpent() | Standing() | Billed():
                 return self._latest(t_s, event)
-            case MembershipChanged() | RunStopped() | RunFailed() | RunFinished():
+            case MembershipChanged():  # totals go on over it; with every machine in each they are long
+                return [*self._take_back(lambda kind: kind not in TOTALS), Logged(t_s, event)]
+            case RunStopped() | RunFailed() | RunFinished():
                 return [*self.rest(), Logged(t_s, event)]
         return [Logged(t_s, event)]
 
     def rest(self) -> list[Logged[RunEvent]]:
         """The lines that are held back; afterwards none is."""
-        left, self._open = self._open, {}
+        return self._take_back(lambda kind: True)
+
+    def _take_back(self, is_wanted: Callable[[type[RunEvent]], bool]) -> list[Logged[RunEvent]]:
+        left = {kind: each for kind, each in self._open.items() if is_wanted(kind)}
+        self._open = {kind: each for kind, each in self._open.items() if kind not in left}
         return sorted((Logged(each.t_s, each.event) for each in left.values()), key=lambda line: line.t_s)
 
     def _summed(

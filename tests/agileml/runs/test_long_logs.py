@@ -7,6 +7,7 @@ import math
 import os
 import random
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -101,6 +102,27 @@ def test_a_change_of_members_comes_after_the_clocks_before_it() -> None:
         (at_s + 0.2, change(1)), (at_s + 0.3, ClockDone(2, 0.3, 4, None)),
     ])  # fmt: skip
     assert [each.event.kind for each in lines] == ["clocks", "change", "clock"]
+
+
+def test_totals_of_all_machines_are_not_written_anew_for_each_change_of_members() -> None:
+    """With 500 machines they are 60 KB a line, and a job of weeks has ten thousand changes."""
+    events: list[tuple[float, RunEvent]] = []
+    for epoch in range(1, 41):
+        at_s = 3 * 24 * HOUR_S + 30.0 * epoch
+        events += [
+            (at_s, WorkersSpent({f"m{epoch}": {"compute": float(epoch)}})),
+            (at_s, Standing(epoch, 100, 0.5, 2, 1, 3, "", None)),
+            (at_s + 1.0, change(epoch)),
+        ]
+    lines = thin(events)
+    counts = Counter(each.event.kind for each in lines)
+    assert counts[WorkersSpent.kind] == 2  # the first, and what was held back at the end
+    assert counts[MembershipChanged.kind] == 40
+    assert counts[Standing.kind] <= 22  # one a minute
+    spent = spent_by_machine(sorted(lines, key=lambda line: line.t_s))
+    assert {name: figures["compute"] for name, figures in spent.items()} == {
+        f"m{epoch}": float(epoch) for epoch in range(1, 41)
+    }
 
 
 def change(epoch: int, count: int = 3) -> MembershipChanged:
