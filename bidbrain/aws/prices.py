@@ -11,11 +11,15 @@ from bidbrain.aws.calls import errors
 from bidbrain.history.archive import append_rows
 from bidbrain.history.prices import Market, Steps
 from bidbrain.history.readers import HistoryError, Row
-from bidbrain.money import micro_usd
+from bidbrain.money import HOUR_S, micro_usd
 from bidbrain.risk.survival import RECENT_S
 
 REFRESH_S = 60
 GONE_S = 600
+# The archive is read and written as a whole, and grows for years. Beyond so many rows new ones wait until they are one
+# in so many of it, but no longer than this: a process that begins asks for the last two hours anyway.
+ARCHIVE_ROWS, ARCHIVE_SHARE, ARCHIVE_S = 20_000, 500, HOUR_S
+KEPT_S = 48 * HOUR_S  # of prices; nobody asks for older ones, and a process may live for months
 
 
 class Ec2Prices:
@@ -29,9 +33,11 @@ class Ec2Prices:
         self._markets = frozenset(markets)
         self._archive = archive
         self._rows: dict[Market, dict[int, int]] = {market: {} for market in markets}
+        self._steps: dict[Market, Steps] = {}  # of the rows, until a market has new ones
         self._asked_s: int | None = None
         self._seen_s: dict[Market, int] = {}  # when an answer last had the market
         self._unkept: list[Row] = []  # that the archive lacks
+        self._archived, self._archived_s = 0, 0  # how many rows it has, and since when
         self.trouble = ""
 
     def refresh(self, now_s: int) -> None:
@@ -42,23 +48,36 @@ class Ec2Prices:
         for at_s, market, price in self._fetch(since_s, now_s):
             if self._archive is not None and at_s not in self._rows[market]:
                 self._unkept.append((at_s, market.instance_type, market.zone, market.product, price))
-            self._rows[market][at_s] = price
+            if self._rows[market].get(at_s) != price:
+                self._rows[market][at_s] = price
+                self._steps.pop(market, None)
             self._seen_s[market] = now_s
         self._asked_s = now_s
-        self._keep()
+        self._keep(now_s)
 
-    def _keep(self) -> None:
+    def _forget_old(self, market: Market) -> None:
+        """Drop the rows before the one that held `KEPT_S` ago."""
+        assert self._asked_s is not None
+        rows, since_s = self._rows[market], self._asked_s - KEPT_S
+        held_s = max((at_s for at_s in rows if at_s <= since_s), default=since_s)
+        if any(at_s < held_s for at_s in rows):
+            self._rows[market] = {at_s: price for at_s, price in rows.items() if at_s >= held_s}
+
+    def _keep(self, now_s: int) -> None:
         """Archive what is new. Whoever asks for prices gets them without an archive, too; the next time tries again."""
         if self._archive is None or not self._unkept:
             return
+        is_large = self._archived > ARCHIVE_ROWS + ARCHIVE_SHARE * len(self._unkept)
+        if is_large and now_s < self._archived_s + ARCHIVE_S:
+            return
         try:
-            append_rows(self._archive, self._unkept)
+            _, self._archived = append_rows(self._archive, self._unkept)
         except OSError as error:
             self.trouble = f"prices are not archived: {self._archive}: {error.strerror or error}"
         except HistoryError as error:
             self.trouble = f"prices are not archived, move the file away: {error}"
         else:
-            self._unkept, self.trouble = [], ""
+            self._unkept, self._archived_s, self.trouble = [], now_s, ""
 
     def _fetch(self, start_s: int, end_s: int) -> list[tuple[int, Market, int]]:
         found = []
@@ -81,8 +100,11 @@ class Ec2Prices:
 
     def steps(self, market: Market) -> Steps | None:
         """The known prices of one market; None: AWS never had one for it (the type is not offered there)."""
-        rows = self._rows[market]
-        return Steps.from_rows(rows.keys(), rows.values()) if rows else None
+        if market not in self._steps and self._rows[market]:
+            self._forget_old(market)
+            rows = self._rows[market]
+            self._steps[market] = Steps.from_rows(rows.keys(), rows.values())
+        return self._steps.get(market)
 
     def is_quoted(self, market: Market) -> bool:
         """Whether AWS has a price for it now. Every answer begins with the price that held at its beginning, so a
