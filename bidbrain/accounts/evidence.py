@@ -8,7 +8,7 @@ from bidbrain.accounts.account import JobAccount
 from bidbrain.accounts.ledger import ENDINGS, Entry, EntryKind
 from bidbrain.history.prices import Market
 from bidbrain.risk.book import Hazard, Known, RiskBook
-from bidbrain.risk.tally import Tally
+from bidbrain.risk.tally import Tally, Watch
 from bidbrain.setting import ON_DEMAND_ZONE
 
 
@@ -21,6 +21,7 @@ class LedgerRisk:
         self._account, self._per_machine, self._known = account, vcpus_per_machine, known
         self._book: RiskBook | None = None
         self._read = 0
+        self._seen, self._tallied = Watch(), 0  # what the first so many entries say, for other jobs
 
     def hazard(self, market: Market, now_s: int, age_h: float = 0.0) -> Hazard:
         """The odds of a machine of this age in a pool now, with all that the ledger says by now."""
@@ -32,11 +33,12 @@ class LedgerRisk:
 
     def tally(self, now_s: int) -> Tally:
         """The losses and node hours of this job up to now, for other jobs to read. The book itself does not change."""
-        copy = RiskBook()
-        for entry in self._account.entries:
-            self._take(copy, entry)
-        copy.watch.count(now_s)
-        return copy.watch.tally
+        for entry in self._account.entries[self._tallied :]:
+            self._take(self._seen, entry)
+            self._tallied += 1
+        until_now = self._seen.copied()
+        until_now.count(now_s)
+        return until_now.tally
 
     def _following(self) -> RiskBook:
         if self._book is None:
@@ -47,17 +49,17 @@ class LedgerRisk:
             self._read += 1
         return self._book
 
-    def _take(self, book: RiskBook, entry: Entry) -> None:
+    def _take(self, told: RiskBook | Watch, entry: Entry) -> None:
         market, number = entry.market, entry.allocation
         if market is None or number is None or market.zone == ON_DEMAND_ZONE:
             return
         if entry.kind is EntryKind.GRANT:
             assert entry.vcpus is not None
-            book.granted(entry.at_s, number, market, -(-entry.vcpus // self._per_machine(market)))
+            told.granted(entry.at_s, number, market, -(-entry.vcpus // self._per_machine(market)))
         elif entry.kind is EntryKind.REFUSED:
             if entry.reason is None:  # else a quota or a limit refused, not the pool
-                book.refused(entry.at_s, market)
+                told.refused(entry.at_s, market)
         elif entry.kind is EntryKind.NOTICE:
-            book.hinted(entry.at_s, market)
+            told.hinted(entry.at_s, market)
         elif entry.kind in ENDINGS:
-            book.ended(entry.at_s, number, evicted=entry.kind is EntryKind.EVICTION)
+            told.ended(entry.at_s, number, evicted=entry.kind is EntryKind.EVICTION)

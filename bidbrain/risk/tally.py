@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from bidbrain.history.prices import Market
@@ -149,9 +149,15 @@ class Watch:
         """A pool had no room."""
         self.tally.at(market, at_s).refused += 1
 
+    def hinted(self, at_s: int, market: Market) -> None:
+        """The cloud said that a machine of the pool is at risk: nothing that is counted."""
+
     def ended(self, at_s: int, number: int, *, evicted: bool) -> bool:
-        """An allocation ended; True: by an eviction that is an event of its own, not the rest of one just before."""
-        own = self._held.pop(number)
+        """An allocation ended; True: by an eviction that is an event of its own, not the rest of one just before.
+        `number` may be one that it was never told of."""
+        own = self._held.pop(number, None)
+        if own is None:
+            return False
         self._count(own, at_s)
         self._machines[own.market] -= own.machines
         beside = self._machines[own.market]
@@ -170,6 +176,15 @@ class Watch:
         else:
             cell.extra += own.machines
         return is_new
+
+    def copied(self) -> Watch:
+        """A copy, which counts on by itself."""
+        cells = {
+            key: replace(cell, by_age=[list(pair) for pair in cell.by_age])
+            for key, cell in self.tally.cells.items()
+        }
+        held = {number: replace(own) for number, own in self._held.items()}
+        return Watch(Tally(cells), held, self._machines.copy(), dict(self._event_s))
 
     def count(self, now_s: int) -> None:
         """Count the hours of all held machines up to now."""
