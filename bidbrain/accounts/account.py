@@ -50,9 +50,9 @@ class Allocation:
 class JobAccount:
     """Open allocations, vCPU seconds held and refunded, and the ledger's entries so far.
 
-    carried: micro-dollars of traffic so far, which has entries in the ledger only. ordered: on-demand machines that may
-    have been bought, by a number that their buyer gives them: since when, and what an hour of them costs. least_s: the
-    least seconds that an on-demand machine is billed.
+    booked: the sum of their micro-dollars. carried: micro-dollars of traffic so far, which has entries in the ledger
+    only. ordered: on-demand machines that may have been bought, by a number that their buyer gives them: since when,
+    and what an hour of them costs. least_s: the least seconds that an on-demand machine is billed.
     """
 
     rules: Rules
@@ -62,6 +62,7 @@ class JobAccount:
     spot_vcpu_s: int = 0
     free_vcpu_s: int = 0
     on_demand_vcpu_s: int = 0
+    booked: int = 0
     carried: int = 0
     ordered: dict[int, tuple[int, InstanceHour]] = field(default_factory=dict)
     least_s: int = 0
@@ -198,6 +199,7 @@ class JobAccount:
         micro_usd: int | None = None,
         reason: str | None = None,
     ) -> None:
+        self.booked += micro_usd or 0
         self.entries.append(
             Entry(
                 now_s,

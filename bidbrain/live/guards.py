@@ -37,7 +37,7 @@ class Guards:
 
 def spent(account: JobAccount) -> int:
     """The bill so far, as booked, with the traffic so far."""
-    return sum(entry.micro_usd or 0 for entry in account.entries) + account.carried
+    return account.booked + account.carried
 
 
 def exposure(account: JobAccount, now_s: int, until_s: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from bidbrain.accounts.account import Allocation, JobAccount
-from bidbrain.accounts.carried import traffic_lines
+from bidbrain.accounts.carried import Carried
 from bidbrain.accounts.evidence import LedgerRisk
 from bidbrain.accounts.ledger import Carriage, Entry, Header, Ledger
 from bidbrain.billing import RULES, Ending, InstanceHour
@@ -89,9 +89,9 @@ class JobState:
         self.closed: Closed | None = None
         self.released: dict[str, int] = {}  # when the cloud took instances back at the job's end
         self.troubles: tuple[str, ...] = ()
-        self.strays = 0
-        self.orders = 0
+        self.strays = self.orders = 0
         self._traffic: list[tuple[int, float]] = []  # (from when on, GB per hour of a machine)
+        self._carried: Carried | None = None
         for record in records:
             self.apply(record)
 
@@ -141,8 +141,7 @@ class JobState:
             case Closing():
                 self.closing = record
             case Released(at_s, instance_ids):
-                for instance_id in instance_ids:
-                    self.released.setdefault(instance_id, at_s)
+                self.released = dict.fromkeys(instance_ids, at_s) | self.released
             case Closed(at_s, done_vcpu_s):
                 self.account.work(at_s, done_vcpu_s)
                 self.closed = record
@@ -383,16 +382,17 @@ class JobState:
             self._traffic.append((record.at_s, gb_per_h))
 
     def _top(self) -> Header:
-        assert self.opened is not None
-        top = header(self._setting, self.opened.scheme, self.opened.start_s, self.opened.job)
-        top = replace(top, least_s=self.opened.least_s)
-        routes = self._setting.routes
-        if routes is None or not self._traffic:
-            return replace(top, traffic=None)
-        return replace(top, traffic=Carriage(tuple(self._traffic), routes.home, routes.prices))
+        opened, routes, rates = self.opened, self._setting.routes, tuple(self._traffic)
+        assert opened is not None
+        carriage = Carriage(rates, routes.home, routes.prices) if routes is not None and rates else None
+        top = header(self._setting, opened.scheme, opened.start_s, opened.job)
+        return replace(top, least_s=opened.least_s, traffic=carriage)
 
     def _traffic_lines(self, top: Header, end_s: int) -> list[Entry]:
-        return traffic_lines(self.account.entries, top.types, top.traffic, end_s) if top.traffic else []
+        if top.traffic is None:
+            return []
+        self._carried = self._carried or Carried(top.types, top.traffic)
+        return self._carried.lines(self.account.entries, top.traffic.rates, end_s)
 
     def ledger(self) -> Ledger:
         """The ledger so far, which `accounts.rebill` can check."""
