@@ -128,7 +128,8 @@ class Replay:
         self._now_s = now_s
         self._launcher = launcher
         self._warnings = warnings or Warnings()
-        self._lots: dict[str, _Lot] = {}
+        self._lots: dict[str, _Lot] = {}  # all that were sold, by order
+        self._open: dict[str, _Lot] = {}  # those of which instances live, in order of acquisition
         self._ended: dict[str, EndedInstance] = {}
         self._played_s = now_s()
         self.purchases: list[str] = []  # tokens, once per purchase
@@ -204,7 +205,8 @@ class Replay:
             Instance(f"{order.token}-{i}", order.token, order.market, at_s) for i in range(order.instances)
         )
         live = {instance.instance_id for instance in instances}
-        self._lots[order.token] = _Lot(order, self._allocation(order, at_s), instances, live)
+        lot = _Lot(order, self._allocation(order, at_s), instances, live)
+        self._lots[order.token] = self._open[order.token] = lot
         self.purchases.append(order.token)
         return instances
 
@@ -221,7 +223,7 @@ class Replay:
         self._play()
         return tuple(
             instance
-            for lot in self._lots.values()
+            for lot in self._open.values()
             for instance in lot.instances
             if instance.instance_id in lot.live
         )
@@ -239,7 +241,7 @@ class Replay:
         at_s = self._exchange.next_eviction_s(spot, now_s)
         while at_s <= min(now_s + self._warnings.notice_s, NEVER_S - 1):
             victims = self._exchange.taken_back(spot, at_s)
-            for lot in self._lots.values():
+            for lot in self._open.values():
                 if lot.allocation in victims and self._warnings.announced(lot.order.token):
                     found += [
                         InstanceNotice(f"replay-{instance_id}", instance_id, Alert.TERMINATE, at_s)
@@ -251,14 +253,14 @@ class Replay:
 
     def _spot(self) -> list[Allocation]:
         """Spot allocations that the market may evict, in order of acquisition."""
-        return [lot.allocation for lot in self._lots.values() if lot.live and not lot.order.on_demand]
+        return [lot.allocation for lot in self._open.values() if not lot.order.on_demand]
 
     def _play(self) -> int:
         """Evict the instances that the market has taken by now. Return the present time."""
         now_s = self._now_s()
         while (at_s := self._exchange.next_eviction_s(self._spot(), self._played_s)) <= now_s:
             victims = self._exchange.taken_back(self._spot(), at_s)
-            lots = [lot for lot in self._lots.values() if lot.allocation in victims]
+            lots = [lot for lot in self._open.values() if lot.allocation in victims]
             self._end(
                 tuple(instance_id for lot in lots for instance_id in sorted(lot.live)), at_s, Ending.EVICTED
             )
@@ -267,7 +269,7 @@ class Replay:
         return now_s
 
     def _end(self, instance_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
-        live = {instance_id for lot in self._lots.values() for instance_id in lot.live}
+        live = {instance_id for lot in self._open.values() for instance_id in lot.live}
         over = tuple(instance_id for instance_id in instance_ids if instance_id in live)
         if not over:
             return
@@ -278,6 +280,8 @@ class Replay:
             self._launcher.kill(instance_id)
 
     def _note_end(self, instance_ids: tuple[str, ...], at_s: int, ending: Ending) -> None:
-        for lot in self._lots.values():
+        for token, lot in list(self._open.items()):
             lot.live.difference_update(instance_ids)
+            if not lot.live:
+                del self._open[token]
         self._ended |= {each: EndedInstance(each, at_s, ending) for each in instance_ids}

@@ -11,9 +11,13 @@ from bidbrain.accounts.ledger import Carriage, Entry
 from bidbrain.billing import RULES, Ending
 from bidbrain.billing.traffic import packaged_prices
 from bidbrain.history.prices import Market
+from bidbrain.live.cloud import Order
 from bidbrain.live.guards import Guards, affordable, exposure, spent
+from bidbrain.live.replay import InstantLauncher, Replay
 from bidbrain.money import HOUR_S
 from bidbrain.risk.book import Known
+from tests.bidbrain.makers import pool
+from tests.bidbrain.policy.test_today import setting_of
 
 MARKETS = [Market("c5.xlarge", f"us-east-1{zone}") for zone in "abc"]
 TYPES = {"c5.xlarge": (170_000, 4)}
@@ -110,3 +114,34 @@ def test_what_a_job_tells_other_jobs_of_its_pools_reads_each_entry_once() -> Non
     anew = LedgerRisk(account, lambda market: 4, Known).tally(50 * HOUR_S + 60)
     assert list(later.lines()) == list(anew.lines())
     assert sum(cell.lost for cell in later.cells.values()) == 49
+
+
+def test_a_played_market_looks_at_what_lives_and_not_at_all_that_was_ever_bought() -> None:
+    looked = 0
+
+    class Lots(dict[str, Any]):
+        def values(self) -> Any:
+            nonlocal looked
+            looked += len(self)
+            return super().values()
+
+        def items(self) -> Any:
+            nonlocal looked
+            looked += len(self)
+            return super().items()
+
+    now_s = 3600
+    setting = setting_of([pool("a", [50] * 40)])
+    replay = Replay(setting, lambda: now_s, InstantLauncher())
+    replay._lots, replay._open = Lots(), Lots()
+    by_purchase = []
+    for number in range(120):
+        looked, now_s = 0, now_s + 60
+        replay.acquire(Order(f"job-{number}", setting.markets[0], 1, 1, 10**6))
+        held = replay.held()
+        assert replay.notices() == ()
+        if len(held) > 3:
+            replay.release((held[0].instance_id,))
+        by_purchase.append(looked)
+    assert by_purchase[-1] == by_purchase[9] < 60
+    assert [each.token for each in replay.held()] == ["job-117", "job-118", "job-119"]
