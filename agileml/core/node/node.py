@@ -376,6 +376,7 @@ class Node:
         self.spent.begin_view(view.epoch, view.base, now_s)
         if self._overlap is not None:
             self._overlap.begin_view(frozenset(view.members))
+        self._backoff.keep({*view.members, CONTROLLER})
         self.moves.clear()
         self._reported_limit = -1
         self.server.limit = message.limit

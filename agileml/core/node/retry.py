@@ -7,7 +7,7 @@ them: the first wait then counts from the peer's last sign of life, up to the lo
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 from agileml.core.protocol.help_messages import HelpPull
@@ -37,6 +37,10 @@ class RetryBackoff:
     def heard(self, peer: str, now_s: float) -> None:
         """Note that a message, or a piece of one, came from a peer."""
         self._heard_s[peer] = now_s
+
+    def keep(self, peers: Collection[str]) -> None:
+        """Forget when all other machines were heard of: over weeks there are thousands."""
+        self._heard_s = {peer: at_s for peer, at_s in self._heard_s.items() if peer in peers}
 
     def begin(self, now_s: float) -> None:
         """Begin a round."""

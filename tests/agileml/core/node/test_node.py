@@ -19,6 +19,7 @@ from agileml.core.protocol.messages import (
     Params,
     Prepare,
     Promise,
+    Pull,
     Release,
     Role,
     Source,
@@ -28,7 +29,7 @@ from agileml.core.protocol.messages import (
     Unreachable,
 )
 from agileml.core.protocol.view import INITIAL
-from tests.agileml.core.node.small_cluster import Cluster
+from tests.agileml.core.node.small_cluster import ROWS, Cluster
 
 
 def test_a_pull_waits_for_its_version_and_is_answered_then():
@@ -249,3 +250,16 @@ def test_a_machine_says_with_each_heartbeat_whom_it_does_not_reach():
     for number in range(1000):
         node.lost(f"m{number}")
     assert [len(names) for names in said(6e10)] == [MOST_NAMED]
+
+
+def test_machines_that_came_and_went_by_the_hundreds_are_forgotten():
+    cluster = Cluster()
+    cluster.start()
+    node = cluster.nodes["a"]
+    for number in range(300):
+        cluster.tell("a", Pull(1, 0, 0, ROWS), f"m{number}")
+    for name in cluster.nodes:
+        cluster.tell(name, Prepare(2, 1, INITIAL))
+    cluster.tell("a", Fetch(2, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
+    cluster.tell("a", Announce(cluster.view(2, "a"), 10))
+    assert node._backoff._heard_s.keys() <= {"a", "b", CONTROLLER}
