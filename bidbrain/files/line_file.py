@@ -126,6 +126,7 @@ class RecordFile(Generic[R]):
             raise lines.error(f"{path}: {lines.busy}") from None
         try:
             self.records = tuple(lines.parsed(self._file.lines, path))
+            self._file.lines = b""  # of a job of weeks tens of MB
         except lines.error:
             self.close()
             raise

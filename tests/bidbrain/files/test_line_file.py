@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def test_a_journal_is_whole_after_an_error_and_what_comes_later_is_read(
         assert list(again.records) == kept
         again.append(Worked(9, 2.0))
     assert list(read_journal(tmp_path / "journal.jsonl")) == [*kept, Worked(9, 2.0)]
+
+
+def test_the_text_of_a_journal_is_not_held_beside_its_records(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for at_s in range(300):
+            journal.append(Worked(at_s, 2.0))
+    tracemalloc.start()
+    with Journal(tmp_path) as again:
+        assert len(again.records) == 300
+        held = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/pathlib.py")])
+    tracemalloc.stop()
+    assert sum(trace.size for trace in held.traces) < (tmp_path / "journal.jsonl").stat().st_size
 
 
 def test_what_could_not_be_taken_back_is_taken_back_before_the_next_line(
