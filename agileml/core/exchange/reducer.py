@@ -25,8 +25,7 @@ from agileml.core.node.server import Server
 from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution, Fold
-from agileml.core.parameters.layout import dense_block
-from agileml.core.parameters.whole_updates import whole_blocks
+from agileml.core.parameters.whole_updates import summed_blocks, whole_blocks
 from agileml.core.protocol.commands import (
     Abandon,
     Broken,
@@ -239,12 +238,7 @@ class Reducer:
         self.is_paused = self._is_to_pause
 
     def _apply(self, event: Reduced, now_s: float) -> None:
-        tables = self.job.layout.tables
-        # A partition without elements of a table has no step to take there, and no state to take it with.
-        blocks = tuple(
-            None if t.resident or not block.size else dense_block(block)
-            for t, block in zip(tables, event.blocks, strict=True)
-        )
+        blocks = summed_blocks(self.job.layout.tables, event.blocks)
         total = Contribution(blocks, event.loss, event.examples, event.metrics)
         push = Push(event.epoch, event.partition, event.clock, self.job.all_units, total)
         self._server.push(self.me, push, now_s, given=True)

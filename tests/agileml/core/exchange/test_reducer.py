@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from agileml.core.protocol.commands import (
     Reduced,
     Send,
 )
+from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Announce,
@@ -75,11 +77,12 @@ class Rig:
 
     name: str = "b"
     view: View = VIEW
+    rules: Job = JOB
     node: Node = field(init=False)
     asked: list[NodeCommand] = field(default_factory=list)
 
     def __post_init__(self):
-        self.node = Node(self.name, JOB, Timers(), Stores())
+        self.node = Node(self.name, self.rules, Timers(), Stores())
         self.tell(Prepare(1, 0, INITIAL))
         for partition in range(2):
             self.tell(Fetch(1, partition, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, NOBODY)))
@@ -162,6 +165,21 @@ def test_a_machine_without_work_adds_zeros_clock_after_clock():
         assert not any(block.any() for r in asked for block in r.blocks)
         for r in asked:
             rig.happen(Reduced(1, clock, r.partition, values(r.partition), 0.0, 0, False))
+
+
+def test_a_table_that_no_machine_updated_keeps_its_values_as_with_servers():
+    """With momentum a step along zeros moves it."""
+    alone = replace(VIEW, share=(("a", 0b11111111),), owner=("a", "b"))
+    rig = Rig(view=alone, rules=toy_job("allreduce", "momentum", 8, 1, 2, 10)[1])
+    served = [rig.node.server.served(partition, 1) for partition in range(2)]
+    seen = []
+    for clock in range(3):
+        for r in rig.taken(Reduce):
+            blocks = r.blocks if clock == 1 else values(r.partition)
+            rig.happen(Reduced(1, clock, r.partition, blocks, 0.0, 0, False))
+        seen.append([shard.blocks[1].copy() for shard in served])
+    moved = [any((b != a).any() for a, b in zip(*two, strict=True)) for two in pairwise(seen)]
+    assert moved == [False, True]
 
 
 def test_everybody_pauses_after_the_clock_in_which_anybody_was_told_to():
