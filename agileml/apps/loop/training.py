@@ -45,7 +45,8 @@ class Training:
         raise NotImplementedError
 
     def datasets(self) -> Any:
-        """(train, test) or train: each a torch Dataset with a length, or a tuple of arrays (input, ..., target)."""
+        """(train, test) or train: each a torch Dataset with a length, or a tuple of arrays (input, ..., target). Random
+        numbers of torch, NumPy and Python begin with the run's seed."""
         raise NotImplementedError
 
     def loss(self, module: nn.Module, batch: Any) -> Tensor:

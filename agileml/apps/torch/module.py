@@ -96,7 +96,9 @@ class TorchModule(Application):
     @cached_property
     def data(self) -> DataSet:
         """All items. Raises InputError, ConfigError."""
-        return self._checked(load_data(self.settings, self._own["dataset"], self._function("collate")))
+        # A split that a function of the user's draws must be the same in every process.
+        with TORCH, seeded(self.settings.seed, torch.get_num_threads(), torch.device("cpu")):
+            return self._checked(load_data(self.settings, self._own["dataset"], self._function("collate")))
 
     def _checked(self, data: DataSet) -> DataSet:
         if (batch := self.model.batch_size) is not None and batch > len(data.train):
