@@ -174,7 +174,9 @@ def load_data(settings: Settings, own: Any = None, collate: Collate | None = Non
     Raises InputError, ConfigError.
     """
     if own is not None:
-        found = called(own, "dataset") if callable(own) and not hasattr(own, "__getitem__") else own
+        # A class has the methods of its data sets.
+        is_function = callable(own) and (isinstance(own, type) or not hasattr(own, "__getitem__"))
+        found = called(own, "dataset") if is_function else own
         return _of_user(found, "dataset", "the given data set", collate)
     data = dict(settings.data)
     if "dataset" in data:
