@@ -16,7 +16,8 @@ TESTS = ("test", "validation")  # splits that are evaluated, the first that is t
 
 
 class HuggingFaceDataset(Dataset[Any]):
-    """A `datasets.Dataset`; one that has no format of its own gives tensors.
+    """A `datasets.Dataset`; one that has no format of its own gives tensors. Items of any other form, as those of a
+    transform, are put together as a DataLoader does.
 
     inputs, target: columns that make an item (input, ..., target); without them an item is a mapping of its columns.
     """
@@ -40,8 +41,10 @@ class HuggingFaceDataset(Dataset[Any]):
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         return [self._formed(row) for row in self._dataset.__getitems__(list(numbers))]
 
-    def batch(self, numbers: Array) -> Any:
-        """The items put together."""
+    def batch(self, numbers: Array) -> Any | None:
+        """The items put together, where the library makes tensors of columns; None: it does not."""
+        if self._dataset.format["type"] != "torch":
+            return None
         return self._formed(self._dataset[numbers.tolist()])
 
     def _formed(self, columns: Mapping[str, Any]) -> Any:

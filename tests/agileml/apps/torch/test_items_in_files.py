@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import agileml
 from agileml.application import InputError, Settings
@@ -175,6 +176,22 @@ def test_splits_of_a_dataset_dict_train_and_evaluate(tmp_path: Path) -> None:
     app = TorchModule(Settings(model={"batch_size": 8}), build=linear, dataset=splits)
     batch = app.data.train.take(np.array([3, 1]))
     assert torch.equal(batch["x"], torch.from_numpy(x[[3, 1]])) and app.data.test is not None
+
+
+@pytest.mark.slow
+def test_items_of_a_transform_and_of_numpy_are_put_together_as_a_loader_does() -> None:
+    import datasets
+
+    def doubled(rows: dict[str, Any]) -> dict[str, Any]:
+        return {"pixels": [2 * torch.tensor(x) for x in rows["x"]], "label": rows["label"]}
+
+    plain = datasets.Dataset.from_dict({"x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "label": [0, 1, 0]})
+    for found in (plain.with_transform(doubled), plain.with_format("numpy"), plain.with_format("torch")):
+        app = TorchModule(Settings(model={"batch_size": 2}), build=linear, dataset=found)
+        batch = app.data.train.take(np.array([1, 2]))
+        expected = next(iter(DataLoader(found.select([1, 2]), batch_size=2)))
+        assert list(batch) == list(expected)
+        assert all(torch.equal(batch[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(
