@@ -137,13 +137,23 @@ class ParquetDataset(FileDataset):
 
 
 def _taken_from(column: Any) -> Any:
-    """A column of which rows can be taken: Arrow takes none of its views of text and bytes."""
+    """A column of which rows can be taken, and join those of other files: Arrow takes none of its views of text and
+    bytes, and each file has a dictionary of its own."""
     import pyarrow as pa
     from pyarrow import types
 
+    if types.is_dictionary(column.type):
+        return column.cast(_kind(column.type))
     if types.is_string_view(column.type):
         return column.cast(pa.large_string())
     return column.cast(pa.large_binary()) if types.is_binary_view(column.type) else column
+
+
+def _kind(kind: Any) -> Any:
+    """The type of a column's values: how wide the numbers in a dictionary's place are depends on the file."""
+    from pyarrow import types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def _one(values: Any, at: int) -> Any:
@@ -165,7 +175,7 @@ def _row_groups(
         names = list(columns or schema.names)
         if twice := [name for name in names if schema.names.count(name) > 1]:
             raise InputError(f"data.path: {file.url} has the column {twice[0]} twice, expected it once")
-        kinds = {name: schema.field(name).type for name in names}
+        kinds = {name: _kind(schema.field(name).type) for name in names}
         first = first or (file.url, kinds)
         if kinds != first[1]:
             name = next(n for n in {**first[1], **kinds} if first[1].get(n) != kinds.get(n))

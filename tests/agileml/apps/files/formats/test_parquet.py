@@ -122,6 +122,18 @@ def test_rows_of_files_with_another_order_of_columns_join(columns: list[str] | N
     assert found.rows(np.array([0, 1])) == [{"x": 0.5, "y": 1}, {"x": 1.5, "y": 2}]
 
 
+def test_rows_of_files_with_dictionaries_of_their_own_join(tmp_path: Path) -> None:
+    """As pandas writes its categories: with few of them their numbers are narrower."""
+    words = {"a": ["x", "y"], "b": ["z", "x"], "c": ["w"]}
+    kinds = {"a": pa.dictionary(pa.int8(), pa.string()), "b": pa.dictionary(pa.int16(), pa.string())}
+    for name, values in words.items():
+        column = pa.array(values, kinds.get(name, pa.string()))
+        pq.write_table(pa.table({"word": column}), tmp_path / f"{name}.parquet")
+    found = ParquetDataset(str(tmp_path))
+    assert found.batch(np.array([4, 2, 1, 3]))["word"] == ["w", "z", "y", "x"]
+    assert found.rows(np.array([2])) == [{"word": "z"}]
+
+
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], ["x", "x"]), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="has the column x twice, expected it once"):
