@@ -99,7 +99,16 @@ class TarDataset(FileDataset):
         self._kept: OrderedDict[int, list[Sample]] = OrderedDict()
 
     def save_index(self, path: str | Path) -> None:
-        """Write an index of the files, to be put into the same folder as these, wherever they go."""
+        """Write an index of the files, to be put into the same folder as these, wherever they go.
+
+        Raises InputError where two of them have one name.
+        """
+        by_name = {file.name: file for file in self._files}
+        if alike := [file for file in self._files if by_name[file.name] != file]:
+            raise InputError(
+                f"data.path: {alike[0].url} and {by_name[alike[0].name].url} have one name, expected files that can "
+                "lie in one folder, beside their index"
+            )
         shards = [
             {"url": file.name, "nsamples": count, "filesize": file.bytes}
             for file, count in zip(self._files, self.read_groups, strict=True)

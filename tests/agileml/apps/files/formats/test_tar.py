@@ -78,6 +78,18 @@ def test_files_elsewhere_need_an_index_which_knows_them_beside_it(
         TarDataset("memory://tars/*.tar")
 
 
+def test_files_of_one_name_have_no_index(folder: Path) -> None:
+    """Read from it, one of them would come twice, the other never."""
+    paths = [folder / "s-0.tar", folder / "more" / "s-0.tar"]
+    paths[1].parent.mkdir()
+    write(paths[1], samples(range(20, 27)))
+    with pytest.raises(
+        InputError, match=r"s-0\.tar and .*more/s-0\.tar have one name, expected files that can"
+    ):
+        TarDataset([str(path) for path in paths]).save_index(folder / "index.json")
+    assert not (folder / "index.json").exists()
+
+
 def index(*shards: dict[str, Any]) -> bytes:
     return json.dumps({"shardlist": shards}).encode()
 
