@@ -34,6 +34,11 @@ OWN_MODULE = (
     "module of its own, which the script imports"
 )
 
+DIED = (
+    "model.loader_processes: a loader process died, of its data set's code or for want of memory; expected one that "
+    "lives (dmesg names what the kernel killed)"
+)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -100,7 +105,7 @@ class Loader:
             return _made(self._take, self._seeded, request)
         found = self._ahead.pop((request.clock, request.units), None)
         if found is None:
-            found = self._pool.submit(_fetch, request)
+            found = self._submitted(request)
         # What was fetched for other clocks was for units that others have now, or for a time before a rollback.
         for key in [key for key in self._ahead if not request.clock <= key[0] <= request.clock + 1]:
             self._ahead.pop(key).cancel()
@@ -109,7 +114,7 @@ class Loader:
     def fetch_ahead(self, request: Request) -> None:
         """Have the batches of a request of the next clock made meanwhile. Without processes this does nothing."""
         if self._pool is not None and (request.clock, request.units) not in self._ahead:
-            self._ahead[request.clock, request.units] = self._pool.submit(_fetch, request)
+            self._ahead[request.clock, request.units] = self._submitted(request)
 
     def stop(self) -> None:
         """End the processes."""
@@ -117,15 +122,19 @@ class Loader:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
+    def _submitted(self, request: Request) -> Future[list[Any]]:
+        assert self._pool is not None
+        try:
+            return self._pool.submit(_fetch, request)
+        except BrokenProcessPool:  # one died while nobody waited for its batch
+            raise InputError(DIED) from None
+
     @staticmethod
     def _result(future: Future[Any]) -> Any:
         try:
             return future.result()
         except BrokenProcessPool:
-            raise InputError(
-                "model.loader_processes: a loader process died, of its data set's code or for want of memory; expected "
-                "one that lives (dmesg names what the kernel killed)"
-            ) from None
+            raise InputError(DIED) from None
         except pickle.PicklingError as error:
             raise InputError(
                 f"model.loader_processes: what a loader process made cannot be sent ({error}); {OWN_MODULE}"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import Dataset
 
 from agileml.application import InputError, Settings, Unit
+from agileml.apps.torch.batches.loader import Loader, Request
 from agileml.apps.torch.batches.trees import mapped, tensors
 from agileml.apps.torch.flat import PARAMETERS
 from agileml.apps.torch.module import TorchModule
+from agileml.apps.torch.seeding import seeded_for_data
 from agileml.core.compute.unit_error import UnitError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
@@ -294,6 +297,22 @@ def test_a_loader_process_that_dies_is_a_sentence() -> None:
     with pytest.raises(InputError, match=r"model\.loader_processes: a loader process died"):
         run_sequential(app, optimizer=optimizer("sgd", learning_rate=0.1), clocks=2)
     app.ended()
+
+
+@pytest.mark.slow  # a process that imports torch
+def test_a_loader_process_that_died_before_it_was_asked_is_a_sentence() -> None:
+    def made(numbers: np.ndarray[Any, Any]) -> Any:
+        return os._exit(3) if numbers[0] == 1 else numbers
+
+    loader = Loader(lambda: made, 1, seeded_for_data)
+    requests = [Request(clock, (0,), (np.array([clock]),), 0) for clock in range(4)]
+    assert loader.batches(requests[0])[0].tolist() == [0]
+    loader.fetch_ahead(requests[1])
+    wait(loader._ahead.values())
+    for ask in (loader.fetch_ahead, loader.batches):
+        with pytest.raises(InputError, match=r"model\.loader_processes: a loader process died"):
+            ask(requests[2])
+    loader.stop()
 
 
 OF_THE_SCRIPT = """
