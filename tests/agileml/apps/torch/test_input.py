@@ -1,6 +1,5 @@
 """What a torch job refuses, in one sentence, and the odd modules and data that it takes."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -257,31 +256,6 @@ def test_data_sets_of_all_forms(name: str) -> None:
     assert set(app.evaluate(tables)) == (
         {"test_loss", "test_accuracy"} if "test" in name or "two" in name else set()
     )
-
-
-SPLITS: dict[str, Callable[[], Any]] = {
-    "numpy": lambda: np.random.permutation(len(X)),
-    "torch": lambda: torch.randperm(len(X)).numpy(),
-    "python": lambda: np.array(random.sample(range(len(X)), len(X))),
-}
-
-
-@pytest.mark.parametrize("name", SPLITS)
-def test_a_split_that_a_function_draws_is_the_same_in_every_process(name: str) -> None:
-    """Otherwise some machines would train on the items that others hold out."""
-
-    def split() -> Any:
-        order = SPLITS[name]()
-        return (X[order[:30]], Y[order[:30]]), (X[order[30:]], Y[order[30:]])
-
-    found = []
-    for seed in (0, 0, 1):
-        settings = Settings(model={"batch_size": 20}, seed=seed, slices=2)
-        data = TorchModule(settings, build=Net, dataset=split).data
-        assert data.test is not None
-        found.append(torch.cat([some.take(np.arange(10))[0] for some in (data.train, data.test)]))
-        np.random.random(), torch.rand(1), random.random()  # as other code of this process draws
-    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 
 def fails() -> Any:
