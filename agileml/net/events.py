@@ -12,6 +12,7 @@ class Address:
     """The address of a process of the run. It holds no secret, so it may be passed on in any way.
 
     incarnation: a random number of one `Transport`; it drops messages for an earlier transport at the same port.
+    files: tells the folder of `ipc` apart from one of the same name in another container of the host ("": not known).
     """
 
     name: str
@@ -19,6 +20,11 @@ class Address:
     tcp: str
     ipc: str
     incarnation: int
+    files: str = ""
+
+    def sees_files_of(self, other: "Address") -> bool:
+        """True where both have one node IP and the same files: containers that share their host's network do not."""
+        return self.node_ip == other.node_ip and (not other.files or self.files == other.files)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,6 +67,13 @@ def private_socket_path(folder: Path) -> Path:
     return path
 
 
+def files_around(folder: Path) -> str:
+    """Identifies the folder that this one lies in, as the kernel does: containers of one host may have the same IP, and
+    each a /tmp of its own. This folder itself is made anew when all processes in it have ended."""
+    found = folder.absolute().parent.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
 def _made(folder: Path) -> os.stat_result:
     """The folder, which another process of the run may just be removing as the last one in it."""
     for left in reversed(range(MOST_TRIES)):

@@ -1,8 +1,9 @@
 """The transport: messages with arrays between the processes of a run over ZeroMQ, and liveness of the peers.
 
 A process has one `Transport`. It receives on one socket, bound twice: to a file in a folder that only this user can
-enter, without keys, for peers on the same node IP; and to a TCP port, with the run's key at both ends, for all
-others. It opens three connections to each peer: one for large messages, one for small ones, one for heartbeats.
+enter, without keys, for peers on the same node IP that have the same files; and to a TCP port, with the run's key at
+both ends, for all others. It opens three connections to each peer: one for large messages, one for small ones, one for
+heartbeats.
 
 One thread makes all calls; others may call `wake` only. libzmq's I/O thread moves the bytes meanwhile. Only `receive`
 blocks. Delivery is at most once and in order per connection, so small messages may overtake large ones. A broken
@@ -35,7 +36,13 @@ from agileml.net.events import (
 from agileml.net.inbox import Inbox, Room
 from agileml.net.keys import Gate, KeyPair
 from agileml.net.links import WIDE, Lanes, Link, Pipe, connection_ids
-from agileml.net.listening import MOST_TRIES, TransportError, listen, private_socket_path
+from agileml.net.listening import (
+    MOST_TRIES,
+    TransportError,
+    files_around,
+    listen,
+    private_socket_path,
+)
 from agileml.net.liveness import HeartbeatTimes, Monitor, PeerHeartbeats, set_reconnects
 from agileml.net.tally import Tally
 
@@ -48,7 +55,8 @@ class Transport:
     """Sends to and receives from the other processes of a run.
 
     name: of this process, unique in the run. node_ip: its node's address as the cluster knows it; peers of the same
-    node_ip talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to any host.
+    node_ip and files talk over `ipc_folder`. keys: of the run; needed unless `curve` is False, which leaves TCP open to
+    any host.
     queue_bytes: how much may wait for one peer beyond `pipe`, in which messages keep their order. remote_pipe: of peers
     with another node_ip, if it is another one.
 
@@ -131,7 +139,7 @@ class Transport:
             return
         _check_name(address.name)
         self.disconnect(address.name)
-        local = address.node_ip == self._address.node_ip
+        local = self._address.sees_files_of(address)
         endpoint = address.ipc if local else address.tcp
         if not endpoint.startswith("ipc://" if local else "tcp://"):
             raise TransportError(f"peer {address.name!r} has no usable endpoint: {endpoint!r}")
@@ -158,7 +166,7 @@ class Transport:
         address = self._peers.pop(name, None)
         if address is None:
             return
-        local = address.node_ip == self._address.node_ip
+        local = self._address.sees_files_of(address)
         endpoint = address.ipc if local else address.tcp
         del self._names[endpoint]
         self._heartbeats_over(local).disconnect(endpoint)
@@ -274,7 +282,8 @@ class Transport:
         pull, monitor, tcp = self._listen(node_ip)
         self._watch(pull, lambda: self._inbox.drain(pull, self._pending, MAX_EVENTS))
         self._watch(monitor.socket, lambda: self._tally.refused(sum(1 for _ in monitor.events())))
-        return Address(self._name, node_ip, tcp, f"ipc://{self._ipc_path}", self._incarnation)
+        files = files_around(self._ipc_path.parent)
+        return Address(self._name, node_ip, tcp, f"ipc://{self._ipc_path}", self._incarnation, files)
 
     def _listen(self, node_ip: str) -> tuple[Any, Monitor, str]:
         """As `listen`. Another process of the run may close just now, and remove the folder as the last one in it."""

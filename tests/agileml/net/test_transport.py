@@ -220,6 +220,18 @@ def test_a_peer_that_is_not_there_is_reported_once_and_found_when_it_comes(folde
             context.destroy(0)
 
 
+def test_a_peer_of_the_same_ip_with_other_files_is_reached(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Containers that share the network of their host have one IP, and each a /tmp of its own."""
+    here, there = (tmp_path_factory.mktemp("tmp") for _ in range(2))
+    with open_transport("a", here / "ipc") as a, open_transport("b", there / "ipc") as b:
+        there.rename(there.with_name("unseen"))  # as it is for a
+        a.connect(b.address)
+        seen = gather(a, lambda events: bool(events), b)
+        assert seen == [PeerConnected("b")]
+        assert a.send("b", b"hello")
+        assert received(gather(b, of_kind(MessageReceived), a))[0].header == b"hello"
+
+
 def test_a_process_that_took_over_a_port_replaces_the_one_before(folder: Path) -> None:
     with open_transport("a", folder) as a, open_transport("new", folder) as new:
         a.connect(dataclasses.replace(new.address, name="old", incarnation=1))
