@@ -234,7 +234,7 @@ class ExistingFleet:
         self.expected = start.reliable + start.transient + self._for_plan
         self._known: dict[str, TieredNode] = {}
         self._admitted = dict.fromkeys(Tier, 0)
-        self._draining: set[str] = set()
+        self._leaves_s: dict[str, float] = {}  # by node that is drained, the soonest deadline
         self._due_s = 0.0
 
     def __enter__(self) -> Self:
@@ -280,11 +280,14 @@ class ExistingFleet:
         alive = {node.node_id for node in present}
         for node_id in [node_id for node_id in self._known if node_id not in alive]:
             del self._known[node_id]
+            self._leaves_s.pop(node_id, None)
             events.append(Vanished(node_id, Loss.NODE_GONE))
         for node_id, deadline_s in draining.items():
-            if node_id in self._known and node_id not in self._draining:
-                self._draining.add(node_id)
-                events.append(Leaving(node_id, deadline_s if deadline_s is not None else time.time()))
+            leaves_s = deadline_s if deadline_s is not None else time.time()
+            # A node may be drained again, to leave sooner.
+            if node_id in self._known and leaves_s < self._leaves_s.get(node_id, math.inf):
+                self._leaves_s[node_id] = leaves_s
+                events.append(Leaving(node_id, leaves_s))
         return events
 
     def _in_turn(self, present: Sequence[TieredNode]) -> Iterator[TieredNode]:

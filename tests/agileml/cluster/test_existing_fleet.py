@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agileml.cluster.fleet import Appeared, ExistingFleet
+from agileml.cluster.fleet import Appeared, ExistingFleet, Leaving
 from agileml.cluster.ray_cluster import TieredNode
 from agileml.config.job import from_values
 from agileml.events.terms import Tier
@@ -64,3 +64,17 @@ def test_nodes_that_a_plan_waits_for_have_places() -> None:
     present = [node(number, Tier.RELIABLE) for number in range(5)]
     present += [node(number, Tier.TRANSIENT) for number in range(5, 9)]
     assert Counter(each.tier for each in taken(fleet, *present)) == {Tier.RELIABLE: 1, Tier.TRANSIENT: 3}
+
+
+def test_a_node_that_is_drained_again_leaves_at_the_sooner_of_its_deadlines() -> None:
+    """As one whose owner gives it an hour, and which is then preempted. Ray keeps the last deadline alone."""
+    fleet, present = (
+        fleet_of({"reliable": 1, "transient": 1}),
+        [node(1, Tier.RELIABLE), node(2, Tier.TRANSIENT)],
+    )
+    fleet._changes(present, {})
+    looks: list[dict[str, float | None]] = [{"n2": 4600.0}, {"n2": 4600.0}, {"n2": 1030.0}, {"n2": 1090.0}]
+    found = [fleet._changes(present, look) for look in looks]
+    assert found == [[Leaving("n2", 4600.0)], [], [Leaving("n2", 1030.0)], []]
+    assert len(fleet._changes(present, {"n1": None})) == 1, "Ray does not say when: at once"
+    assert fleet._changes(present, {"n1": None}) == []
