@@ -118,6 +118,11 @@ class Results:
         self._memory: mmap.mmap | None = None
         self._used = 0
 
+    def close(self) -> None:
+        """Free the memory, once nobody has arrays in it."""
+        self._memory = None
+        os.close(self._fd)
+
     def clear(self) -> None:
         """Begin anew: earlier results may be overwritten."""
         self._used = 0

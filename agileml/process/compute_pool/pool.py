@@ -280,13 +280,12 @@ class ComputePool(ComputeJobs):
             folds[bundle].add(answer.bundle, self._processes[index].results.read_sum(answer.total))
             if folds[bundle].counted == bundle:
                 left -= 1
-                parts = self._work.split(kept(folds[bundle].total()))
+                parts = tuple(enumerate(self._work.split(kept(folds[bundle].total()))))
                 if not left:
                     self._over(job)
                 took_s, since_s = time.monotonic() - since_s, time.monotonic()
-                found = tuple(enumerate(parts))
                 waited_s = delivery.settled()
-                self._report(Computed(job.timeline, job.clock, bundle, found, took_s, waited_s))
+                self._report(Computed(job.timeline, job.clock, bundle, parts, took_s, waited_s))
         self._choose_split(job, union(job.bundles).bit_count(), time.monotonic() - began_s)
 
     def _choose_split(self, job: Compute, units: int, seconds: float) -> None:
@@ -312,6 +311,7 @@ class ComputePool(ComputeJobs):
             process.popen.kill()  # the watch waits for its end
             process.pipe.close()
             os.close(process.life_fd)
+            process.results.close()
 
     def _compute_by_chunks(self, job: Compute, delivery: Delivery) -> None:
         """As `_compute`, bundle by bundle, in rounds of one chunk for each process; queued help is computed between

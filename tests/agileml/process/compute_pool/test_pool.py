@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_a_process_that_ends_before_it_has_begun_is_reported(monkeypatch: pytest
         alone.pool.stop()
 
 
+def open_results() -> int:
+    """How many processes' results this process has open; a map of one has a descriptor of its own."""
+    found = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing itself
+            if "proteus-results" in os.readlink(each):
+                found.add(each.stat().st_ino)
+    return len(found)
+
+
 @pytest.mark.slow
 def test_the_quickest_split_stays_and_the_other_processes_end() -> None:
     values = {
@@ -127,6 +138,9 @@ def test_the_quickest_split_stays_and_the_other_processes_end() -> None:
         assert "units/s with 2 processes of 1 thread, " in found.reason
         while len(psutil.wait_procs(children, timeout=0.1)[1]) > found.workers:
             pass  # the others are ending
+        assert open_results() == found.workers, (
+            "their results would keep as much memory as the parameters need"
+        )
         last = alone.heard.get(timeout=LIMIT_S)  # the clock that was computed meanwhile
         assert isinstance(last, Computed)
         last = alone.compute_at(30, span(0, 8))
