@@ -37,7 +37,7 @@ from agileml.events.run import (
 from agileml.events.sums import Standing
 from agileml.events.terms import Fault
 from agileml.process.head import HeadState
-from agileml.process.steady_clock import wall_s
+from agileml.process.steady_clock import SteadyClock
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder
 from agileml.runs.progress import Progress, Snapshot
@@ -69,7 +69,10 @@ class RunLoop:
         self._group = group
         self._folder = folder
         self._progress = progress
-        self._wall_start_s = wall_s() - folder.events.now_s
+        # As late as the controller's process has read it: this process may be a notebook's, begun days before the
+        # host's clock was set.
+        self._clock = SteadyClock()
+        self._wall_start_s = self._clock.wall_s() - folder.events.now_s
         self._deadlines: dict[str, float] = {}
         self._loss: float | None = None
         self._appeared = 0
@@ -251,7 +254,7 @@ class RunLoop:
 
     def _take_away(self) -> None:
         """Take away machines whose deadline has passed, whether they were released or not."""
-        now_s = wall_s()
+        now_s = self._clock.wall_s()
         for machine in [machine for machine, due_s in self._deadlines.items() if due_s <= now_s]:
             del self._deadlines[machine]
             self._fleet.take_away(self._group.node_of(machine))

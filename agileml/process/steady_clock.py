@@ -13,9 +13,20 @@ def _since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_BOOTED_S = time.time() - _since_boot_s()
+class SteadyClock:
+    """Unix time: the wall clock when this was made plus the time since then."""
+
+    def __init__(self) -> None:
+        self._booted_s = time.time() - _since_boot_s()
+
+    def wall_s(self) -> float:
+        """The present time."""
+        return self._booted_s + _since_boot_s()
+
+
+_PROCESS = SteadyClock()
 
 
 def wall_s() -> float:
     """Unix time: the wall clock at the start of this process plus the time since then."""
-    return _BOOTED_S + _since_boot_s()
+    return _PROCESS.wall_s()

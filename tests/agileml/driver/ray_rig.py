@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -37,6 +37,7 @@ class Actor:
         self.calls: list[tuple[Any, ...]] = []
         self.key = KeyRecipient(SPEC.run, name).public
         self.address = _address(name)
+        self.news: dict[str, Any] = {}  # fields of the controller's state
 
     def __getattr__(self, method: str) -> Method:
         return Method(self, method)
@@ -76,7 +77,7 @@ class Reference:
             case "begin":
                 return self.actor.address
             case "state":
-                return _state(self.actor.address)
+                return replace(_state(self.actor.address), **self.actor.news)
 
 
 def _address(name: str) -> Address:
