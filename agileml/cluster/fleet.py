@@ -233,6 +233,7 @@ class ExistingFleet:
         self._for_plan = sum(waiting.values())
         self.expected = start.reliable + start.transient + self._for_plan
         self._known: dict[str, TieredNode] = {}
+        self._released: set[str] = set()  # of those
         self._admitted = dict.fromkeys(Tier, 0)
         self._leaves_s: dict[str, float] = {}  # by node that is drained, the soonest deadline
         self._due_s = 0.0
@@ -281,6 +282,7 @@ class ExistingFleet:
         for node_id in [node_id for node_id in self._known if node_id not in alive]:
             del self._known[node_id]
             self._leaves_s.pop(node_id, None)
+            self._released.discard(node_id)
             events.append(Vanished(node_id, Loss.NODE_GONE))
         for node_id, deadline_s in draining.items():
             leaves_s = deadline_s if deadline_s is not None else time.time()
@@ -291,14 +293,14 @@ class ExistingFleet:
         return events
 
     def _in_turn(self, present: Sequence[TieredNode]) -> Iterator[TieredNode]:
-        """The nodes to take, each before the next is asked for, up to `machines.max`: those that the start and the plan
-        want before others.
+        """The nodes to take, each before the next is asked for, up to `machines.max` beside released ones: those that
+        the start and the plan want before others.
 
         The last place is for a reliable node until there is one: without it no run starts. A node that is too small
         for a machine is left out, as if it had no label: processes fail there until the run ends.
         """
         machines = self._spec.config.machines
-        counts = Counter(node.tier for node in self._known.values())
+        counts = Counter(node.tier for node in self._in_use())
         wanted: list[TieredNode] = []
         others: list[TieredNode] = []
         for node in present:
@@ -307,10 +309,14 @@ class ExistingFleet:
                 counts[node.tier] += 1
                 (wanted if counts[node.tier] <= self._with_plan[node.tier] else others).append(node)
         for node in [*wanted, *others]:
-            has_reliable = any(known.tier is Tier.RELIABLE for known in self._known.values())
+            in_use = self._in_use()
+            has_reliable = any(known.tier is Tier.RELIABLE for known in in_use)
             is_kept_free = not has_reliable and node.tier is not Tier.RELIABLE
-            if len(self._known) + is_kept_free < machines.max:
+            if len(in_use) + is_kept_free < machines.max:
                 yield node
+
+    def _in_use(self) -> list[TieredNode]:
+        return [node for node_id, node in self._known.items() if node_id not in self._released]
 
     def check_head(self) -> None:
         host, _, port = self._address.rpartition(":")
@@ -330,7 +336,9 @@ class ExistingFleet:
         return shortage(self._wanted, self._least_cpus, machines.gpus, ray_cluster.offers(), self._address)
 
     def release(self, node_id: str) -> None:
-        """Does nothing: its owner ends it, and a draining raylet exits once our actor is gone."""
+        """Its owner ends it, and a draining raylet exits once our actor is gone. Another node may take its place."""
+        if node_id in self._known:
+            self._released.add(node_id)
 
     def take_away(self, node_id: str) -> None:
         """Does nothing: its owner takes it away."""

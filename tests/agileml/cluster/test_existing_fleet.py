@@ -78,3 +78,16 @@ def test_a_node_that_is_drained_again_leaves_at_the_sooner_of_its_deadlines() ->
     assert found == [[Leaving("n2", 4600.0)], [], [Leaving("n2", 1030.0)], []]
     assert len(fleet._changes(present, {"n1": None})) == 1, "Ray does not say when: at once"
     assert fleet._changes(present, {"n1": None}) == []
+
+
+@pytest.mark.parametrize("tier", list(Tier))
+def test_another_node_takes_the_place_of_one_that_was_released(tier: Tier) -> None:
+    """As one on which work has failed, and which stays in the cluster."""
+    fleet = fleet_of({"reliable": 1, "transient": 1, "max": 2})
+    first = {each: node(number, each) for number, each in enumerate(Tier)}
+    spare = [node(number, each) for number, each in enumerate(Tier, 5)]
+    present = [*first.values(), *spare]
+    assert taken(fleet, *present) == list(first.values())
+    fleet.release(first[tier].node_id)
+    assert taken(fleet, *present) == [each for each in spare if each.tier is tier][:1]
+    assert taken(fleet, *present) == []
