@@ -234,7 +234,7 @@ class ExistingFleet:
         self.expected = start.reliable + start.transient + self._for_plan
         self._known: dict[str, TieredNode] = {}
         self._released: set[str] = set()  # of those
-        self._admitted = dict.fromkeys(Tier, 0)
+        self._admitted: dict[str, Tier] = {}  # by node: with a plan, those of the start
         self._leaves_s: dict[str, float] = {}  # by node that is drained, the soonest deadline
         self._due_s = 0.0
 
@@ -275,13 +275,17 @@ class ExistingFleet:
             self._known[node.node_id] = node
             tier = Tier(str(node.tier))
             # With a plan, nodes beyond those of the start wait for their clock.
-            admitted = not self._for_plan or self._admitted[tier] < self._wanted[tier]
-            self._admitted[tier] += admitted
+            of_start = list(self._admitted.values()).count(tier)
+            admitted = not self._for_plan or of_start < self._wanted[tier]
+            if self._for_plan and admitted:
+                self._admitted[node.node_id] = tier
             events.append(Appeared(node, admitted))
         alive = {node.node_id for node in present}
         for node_id in [node_id for node_id in self._known if node_id not in alive]:
             del self._known[node_id]
             self._leaves_s.pop(node_id, None)
+            if node_id not in self._released:  # not one that the plan has sent away
+                self._admitted.pop(node_id, None)
             self._released.discard(node_id)
             events.append(Vanished(node_id, Loss.NODE_GONE))
         for node_id, deadline_s in draining.items():

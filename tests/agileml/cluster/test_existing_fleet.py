@@ -91,3 +91,21 @@ def test_another_node_takes_the_place_of_one_that_was_released(tier: Tier) -> No
     fleet.release(first[tier].node_id)
     assert taken(fleet, *present) == [each for each in spare if each.tier is tier][:1]
     assert taken(fleet, *present) == []
+
+
+def test_with_a_plan_a_node_of_the_start_that_is_lost_is_replaced() -> None:
+    """Another one waited for the plan's clock instead, which never came without a reliable node. One that the plan has
+    sent away is not replaced."""
+    plan = [{"at_clock": 4, "join": 1, "tier": "transient"}]
+    fleet = fleet_of({"reliable": 1, "transient": 1, "max": 4}, plan=plan)
+
+    def admitted(*present: TieredNode) -> list[bool]:
+        return [event.admitted for event in fleet._changes(present, {}) if isinstance(event, Appeared)]
+
+    stays, leaves, later = node(1, Tier.RELIABLE), node(2, Tier.TRANSIENT), node(3, Tier.RELIABLE)
+    assert admitted(stays, leaves) == [True, True]
+    assert admitted(leaves) == []
+    assert admitted(leaves, later) == [True]
+    fleet.release(leaves.node_id)
+    assert admitted(later) == []
+    assert admitted(later, node(4, Tier.TRANSIENT), node(5, Tier.RELIABLE)) == [False, False]
