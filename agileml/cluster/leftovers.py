@@ -10,8 +10,16 @@ from pathlib import Path
 
 import psutil
 
-from agileml.cluster.owned_folder import OWNER, PREFIX, holds_only_ours, is_users, orphans, remove
-from agileml.cluster.processes import is_running, kill, processes_of
+from agileml.cluster.owned_folder import (
+    OWNER,
+    PREFIX,
+    holds_only_ours,
+    is_users,
+    orphans,
+    owner_of,
+    remove,
+)
+from agileml.cluster.processes import kill, processes_of
 
 YOUNG_S = 600.0  # a folder without an owner's name may be in the making, or belong to a machine of another host's run
 
@@ -66,8 +74,7 @@ def _why(folder: Path, young_s: float) -> str | None:
         age_s = time.time() - folder.stat().st_mtime
         return f"no process has named itself its owner for {age_s / 60:.0f} min" if age_s > young_s else None
     try:
-        pid, created = owner.read_text().split()
-        is_alive = is_running(int(pid), float(created))
+        pid, is_alive = owner_of(folder)
     except (OSError, ValueError):
         return None
     return None if is_alive else f"its process {pid} has ended"

@@ -23,6 +23,7 @@ from agileml.cluster.processes import is_alive, is_own, is_running, kill, open_p
 
 PREFIX = "proteus-"
 OWNER = "owner"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 OWN_NAMES = {"ray", "token", "watchdog.log"}  # in such folders, beside the owner and sockets
 # Clusters have their folders in /tmp, whatever TMPDIR is.
 _PLACES = "|".join(map(re.escape, {"/tmp", tempfile.gettempdir()}))
@@ -46,7 +47,26 @@ def new_folder() -> Path:
 
 def _sign(folder: Path) -> None:
     """Record this process as the owner of the folder, for `sweep`."""
-    (folder / OWNER).write_text(f"{os.getpid()} {psutil.Process().create_time()}")
+    (folder / OWNER).write_text(f"{os.getpid()} {psutil.Process().create_time()} {_began(os.getpid())}")
+
+
+def _began(pid: int) -> str:
+    """When a process began, as the kernel counts since the boot: setting the host's clock moves Unix times by hours.
+
+    Raises OSError: there is no such process.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return f"{fields[19]}/{BOOT.read_text().strip()}"
+
+
+def owner_of(folder: Path) -> tuple[int, bool]:
+    """The process that a folder names as its owner, and whether it runs. Raises OSError, ValueError: it names none."""
+    pid, created, *began = (folder / OWNER).read_text().split()
+    if not began:  # of an earlier version
+        return int(pid), is_running(int(pid), float(created))
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return int(pid), _began(int(pid)) == began[0]
+    return int(pid), False
 
 
 @contextlib.contextmanager
@@ -82,8 +102,7 @@ def sweep() -> list[Path]:
         try:
             if not is_users(folder):
                 continue
-            pid, created = (folder / OWNER).read_text().split()
-            alive = is_running(int(pid), float(created))
+            _, alive = owner_of(folder)
         except (OSError, ValueError):
             continue  # not our folder, or another process is making or removing it
         if not alive:

@@ -15,6 +15,7 @@ import pytest
 
 from agileml.cli import main
 from agileml.cluster.leftovers import YOUNG_S, Leftover, leftovers, remove_leftover
+from agileml.cluster.owned_folder import owned
 
 
 def folder(place: Path, name: str, owner: str | None = None, age_s: float = 0.0) -> Path:
@@ -49,6 +50,16 @@ def test_only_folders_that_nobody_needs_are_found_and_removed(tmp_path: Path) ->
         "proteus-clock-set",
         "proteus-young",
     ]
+
+
+def test_the_folder_of_a_live_process_stays_though_the_clock_was_set_by_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a virtual machine or a laptop that has slept. The kernel counts on; only its Unix times move."""
+    created_s = psutil.Process.create_time
+    with owned(tmp_path / "proteus-alive"):
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: created_s(process) + 7200)
+        assert leftovers((tmp_path,)) == []
 
 
 def test_a_folder_with_a_socket_that_someone_listens_at_stays(tmp_path: Path) -> None:
