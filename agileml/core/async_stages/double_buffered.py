@@ -9,23 +9,29 @@ A stage never needs more than two versions, and d units are in flight, not d clo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from agileml.core.async_stages.walk import AsyncStageWalker
+from agileml.core.async_stages.walk import AsyncStageWalker, Untold
 from agileml.core.protocol.commands import Compute
-from agileml.core.stage.walk import StageRun, Walk
+from agileml.core.protocol.messages import Crossing
+from agileml.core.stage.walk import Awaited, StageRun, Walk
 
 
 class DoubleBufferedWalker(AsyncStageWalker):
     """Takes the steps of this machine's stage. A clock has at least as many units as stages stand behind one."""
 
     _open: StageRun | None = None  # the clock before the step's, of which units are in flight
+    _rest_s = 0.0  # seconds of computing after the last sums, which are there in the middle of a step
 
     def _begin(self, job: Compute) -> None:
         super()._begin(job)
-        self._open = None
+        self._open, self._rest_s = None, 0.0
 
-    def _step(self, begun: StageRun, spent_s: Callable[[], float]) -> Walk:
+    def _step(self, begun: StageRun, untold: Untold) -> Walk:
+        untold.since_s -= self._rest_s  # the next sums tell it
+        done = yield from _noting_waits(self._take_units(begun, untold), untold)
+        self._rest_s = untold.seconds - untold.waited_s
+        return done
+
+    def _take_units(self, begun: StageRun, untold: Untold) -> Walk:
         job, behind, units = begun.job, begun.place.behind_count, begun.units
         assert behind <= len(units), (behind, units)
         before, self._open = self._open, None
@@ -41,10 +47,26 @@ class DoubleBufferedWalker(AsyncStageWalker):
             back = units[at - behind]  # the last ones, of the clock before, where this is negative
             yield from self._backward(run, back)
             self._count(run, back)
-            computed = run.counted(run.bundle_of(back), spent_s())
+            computed = run.counted(run.bundle_of(back), untold.seconds)
             if computed is not None and not job.cursor.is_aborted:
                 yield computed
+                untold.told()
                 done = run.job.clock
         if self._end is None and done != job.clock:
             self._open = begun
         return done
+
+
+def _noting_waits(step: Walk, untold: Untold) -> Walk:
+    """A step, and the seconds that it waits for messages of neighbours."""
+    answer: Crossing | None = None
+    while True:
+        try:
+            found = step.send(answer)
+        except StopIteration as end:
+            last_clock: int | None = end.value
+            return last_clock
+        began_s = untold.now_s()
+        answer = yield found
+        if isinstance(found, Awaited):
+            untold.waited_s += untold.now_s() - began_s
