@@ -105,7 +105,7 @@ def memory_at(plan: Plan, options: Options, in_flight: int) -> list[float]:
     """Bytes of a device of each stage with so many minibatches in flight per input replica."""
     limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
     return [
-        stage_bytes(held, stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
+        stage_bytes((held, held), stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
         + (stage.activation_bytes if stage.recompute else 0.0)
         for stage, held in zip(plan.stages, limits, strict=True)
     ]

@@ -177,7 +177,7 @@ def _stage(work: _Assembly, draft: _Draft, behind: int) -> Stage:
         activation_bytes=float(sets.activation_bytes[j] - sets.activation_bytes[i]),
         input_bytes=float(sets.cut_bytes[i] if i else problem.input_bytes),
         output_bytes=float(sets.cut_bytes[j]),
-        in_flight=d,
+        in_flight=problem.memory.held(d)[0],
         memory_bytes=float(memory_bytes),
         recompute=bool(recomputes),
     )

@@ -8,6 +8,9 @@ besides gradients and the optimizer's state:
 
 A stage that recomputes keeps its input per minibatch in flight instead of all its activations, runs its
 forward a second time in the backward, and needs the activations of that one minibatch while it does.
+
+With a flush after each group of minibatches a replica has one version of its weights whatever is in flight, no more
+minibatches than the group has, and beside the newest gradient one sum for each level of the tree that adds them up.
 """
 
 from __future__ import annotations
@@ -34,11 +37,18 @@ class Recompute(Enum):
 @dataclass(frozen=True)
 class MemoryRules:
     """limit_bytes: of each device (None = no limit). optimizer_factor: bytes of optimizer state per byte of
-    weights (SGD 0, momentum 1, Adam 2)."""
+    weights (SGD 0, momentum 1, Adam 2). group: minibatches between two flushes (None = there is no flush)."""
 
     limit_bytes: float | None = None
     optimizer_factor: float = 1.0
     recompute: Recompute = Recompute.NEVER
+    group: int | None = None
+
+    def held(self, d: int) -> tuple[int, int]:
+        """(minibatches, copies of its weights' size) that a replica holds where d are in flight without a flush."""
+        if self.group is None:
+            return d, d
+        return min(d, self.group), 1 + (self.group - 1).bit_length()
 
 
 def in_flight(workers_behind: int, replicas: int) -> int:
@@ -46,16 +56,23 @@ def in_flight(workers_behind: int, replicas: int) -> int:
     return 1 + -(-workers_behind // replicas)
 
 
-def stage_bytes(d: int, parameter_bytes: Number, activation_bytes: Number, optimizer_factor: float) -> Number:
-    """Bytes on one replica that keeps its activations."""
-    return d * (parameter_bytes + activation_bytes) + (1.0 + optimizer_factor) * parameter_bytes
+def stage_bytes(
+    held: tuple[int, int], parameter_bytes: Number, activation_bytes: Number, optimizer_factor: float
+) -> Number:
+    """Bytes on one replica that keeps its activations. held: minibatches, and copies of its weights' size."""
+    minibatches, copies = held
+    return minibatches * activation_bytes + (copies + 1.0 + optimizer_factor) * parameter_bytes
 
 
 def recomputing_stage_bytes(
-    d: int, parameter_bytes: Number, activation_bytes: Number, input_bytes: Number, optimizer_factor: float
+    held: tuple[int, int],
+    parameter_bytes: Number,
+    activation_bytes: Number,
+    input_bytes: Number,
+    optimizer_factor: float,
 ) -> Number:
     """Bytes on one replica that keeps its input and computes its activations again."""
-    return d * (parameter_bytes + input_bytes) + activation_bytes + (1.0 + optimizer_factor) * parameter_bytes
+    return stage_bytes(held, parameter_bytes, input_bytes, optimizer_factor) + activation_bytes
 
 
 def leaf_seconds(
@@ -69,11 +86,14 @@ def leaf_seconds(
 ) -> Floats:
     """The seconds of `leaf_choice` for many ranges at once."""
     limit = np.inf if rules.limit_bytes is None else rules.limit_bytes
-    keep = stage_bytes(d, parameter_bytes, activation_bytes, rules.optimizer_factor)
+    held = rules.held(d)
+    keep = stage_bytes(held, parameter_bytes, activation_bytes, rules.optimizer_factor)
     plain = np.where(keep <= limit, compute_s, np.inf)
     if rules.recompute is Recompute.NEVER:
         return plain
-    need = recomputing_stage_bytes(d, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor)
+    need = recomputing_stage_bytes(
+        held, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor
+    )
     again = np.where(need <= limit, compute_s + forward_s, np.inf)
     if rules.recompute is Recompute.ALWAYS:
         return again
@@ -90,11 +110,14 @@ def leaf_choice(
     input_bytes: float,
 ) -> tuple[float, float, bool]:
     """(seconds, bytes, recomputes) of a stage on one device; infinite seconds where it does not fit."""
-    keep = stage_bytes(d, parameter_bytes, activation_bytes, rules.optimizer_factor)
+    held = rules.held(d)
+    keep = stage_bytes(held, parameter_bytes, activation_bytes, rules.optimizer_factor)
     limit = float("inf") if rules.limit_bytes is None else rules.limit_bytes
     if rules.recompute is not Recompute.ALWAYS and keep <= limit:
         return compute_s, keep, False
     if rules.recompute is Recompute.NEVER:
         return float("inf"), keep, False
-    again = recomputing_stage_bytes(d, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor)
+    again = recomputing_stage_bytes(
+        held, parameter_bytes, activation_bytes, input_bytes, rules.optimizer_factor
+    )
     return (compute_s + forward_s if again <= limit else float("inf")), again, True

@@ -52,6 +52,7 @@ class Options:
     device_speed: Sequence[float] | None = None
     prefixes_only: bool = False
     max_replicas: int | None = None  # of a stage, on a topology of one level
+    group: int | None = None  # minibatches between two flushes; None: there is no flush
 
 
 def partition(
@@ -152,7 +153,7 @@ class _Solver:
         self._check()
         self.speeds = tuple(options.device_speed or (1.0,) * topology.devices)
         self.memory = MemoryRules(
-            options.memory_bytes, options.optimizer_factor, _recompute(options.recompute)
+            options.memory_bytes, options.optimizer_factor, _recompute(options.recompute), options.group
         )
         self.tables = self._tables()
 
@@ -357,14 +358,14 @@ class _Solver:
     def _why_nothing_fits(self, topology: Topology) -> str:
         limit = self.memory.limit_bytes
         assert limit is not None, "without a memory limit one stage on one device is a plan"
-        worst, need = 0, 0.0
+        worst, need, held = 0, 0.0, self.memory.held(1)
         for i, layer in enumerate(self.profile.layers):
             function = stage_bytes(
-                1, layer.parameter_bytes, layer.activation_bytes, self.memory.optimizer_factor
+                held, layer.parameter_bytes, layer.activation_bytes, self.memory.optimizer_factor
             )
             if self.memory.recompute is Recompute.ALWAYS:
                 function = recomputing_stage_bytes(
-                    1, layer.parameter_bytes, layer.activation_bytes, 0.0, self.memory.optimizer_factor
+                    held, layer.parameter_bytes, layer.activation_bytes, 0.0, self.memory.optimizer_factor
                 )
             if function > need:
                 worst, need = i, function

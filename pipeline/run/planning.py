@@ -80,6 +80,7 @@ def plan_of(job: Job, profile: Profile) -> Plan:
         prefixes_only=True,
         # One that gets no microbatch of a minibatch would only wait.
         max_replicas=config.parts if config.mode is Mode.FLUSH else config.minibatches,
+        group=config.parts if config.mode is Mode.FLUSH else None,
     )
     topology = Topology(((config.workers or 2, copy_bytes_per_s()),))
     return top_plans(profile, topology, 1, options)[0]

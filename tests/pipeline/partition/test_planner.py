@@ -160,6 +160,24 @@ def test_memory_uses_the_workers_behind() -> None:
     assert saved.seconds_per_minibatch >= tight.seconds_per_minibatch or saved.stages[0].recompute
 
 
+def test_with_a_flush_a_stage_has_one_version_and_a_tree_of_sums() -> None:
+    profile, topology = chain([4.0] * 3, [10.0] * 3, [1.0] * 3), Topology(((3, 1e9),))
+
+    def found(group: int, recompute: bool = False) -> list[float]:
+        options = Options(straight=True, optimizer_factor=2.0, group=group, recompute=recompute)
+        (plan,) = top_plans(profile, topology, 1, options)
+        assert [stage.in_flight for stage in plan.stages] == [min(d, group) for d in (3, 2, 1)]
+        return [stage.memory_bytes for stage in plan.stages]
+
+    # Of minibatches what a stage without a flush has; weights, state and a gradient, and one sum for each level.
+    assert found(8) == [30 + 1 + 3 + 3, 20 + 1 + 3 + 3, 10 + 1 + 3 + 3]
+    assert found(2) == [20 + 1 + 3 + 1, 20 + 1 + 3 + 1, 10 + 1 + 3 + 1]
+    assert found(1) == [10 + 1 + 3] * 3
+    assert found(1, recompute=True) == [10 + 1 + 3, 10 + 10 + 1 + 3, 10 + 10 + 1 + 3]
+    with pytest.raises(PartitionError, match="alone needs"):
+        top_plans(profile, topology, 1, Options(memory_bytes=16, group=64))
+
+
 @pytest.mark.slow
 def test_exact_limits_that_are_too_large_fall_back_with_a_bound() -> None:
     rng = np.random.default_rng(1)

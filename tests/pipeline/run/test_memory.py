@@ -13,6 +13,7 @@ from torch.autograd import ProfilerConfig, ProfilerState
 from pipeline.run.config import PipelineConfig
 from pipeline.run.job import Job, StageShape
 from pipeline.run.memory import predicted_bytes
+from pipeline.run.planning import plan_of, profile_of
 from pipeline.run.sequential import run_sequential
 
 
@@ -52,3 +53,19 @@ def test_a_stage_takes_what_was_predicted(changes: dict[str, Any]) -> None:
     weights = sum(value.nbytes for value in job.traced.values.values())
     found = weights + most_allocated(job, shape)
     assert found == pytest.approx(predicted, rel=0.15)
+
+
+def test_the_planner_counts_the_sums_of_many_microbatches() -> None:
+    """Weights that are large beside all else: what the planner asks for is what is predicted."""
+    given = {"training": "tests.pipeline.run.training:heavy", "workers": 3, "microbatches": 16}
+    job = Job(PipelineConfig.model_validate(given))
+    plan = plan_of(job, profile_of(job, repeats=1))
+    shape = StageShape(
+        tuple(stage.layers[-1] + 1 for stage in plan.stages),
+        tuple(stage.replicas for stage in plan.stages),
+        (False,) * len(plan.stages),
+    )
+    predicted = predicted_bytes(job, shape, job.schedule(shape))
+    for stage, found in zip(plan.stages, predicted, strict=True):
+        sums_less = (-(-16 // stage.replicas) - 1).bit_length() - 4  # replicas share the tree
+        assert stage.memory_bytes + sums_less * stage.parameter_bytes == pytest.approx(found, rel=0.15)

@@ -42,6 +42,23 @@ def wide() -> Any:
     return nn.Sequential(*layers, nn.Linear(128, 10)), functional.cross_entropy, minibatch
 
 
+def heavy() -> Any:
+    """Of few items and large weights."""
+
+    def minibatch(number: int) -> Any:
+        x = torch.randn(16, 192, generator=torch.Generator().manual_seed(number))
+        return (x,), (x[:, :10].argmax(1),)
+
+    return nn.Sequential(*(nn.Linear(192, 192) for _ in range(3))), functional.cross_entropy, minibatch
+
+
+def widened() -> Any:
+    """As `mlp`, with layers of the same names and other sizes."""
+    model, loss, minibatch = mlp()
+    model[2], model[4] = nn.Linear(6, 9), nn.Linear(9, 6)
+    return model, loss, minibatch
+
+
 def language() -> Any:
     def loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
         return (

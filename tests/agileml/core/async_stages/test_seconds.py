@@ -34,7 +34,7 @@ class TimedStage(ToyStage):
         self._timed.now_s += FORWARD_S
         return super().forward(unit, items, incoming, defer=defer)
 
-    def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> Sequence[Wire | None]:
+    def backward(self, unit: Unit, gradients: Sequence[Wire | None]) -> list[Wire | None]:
         self._timed.now_s += BACKWARD_S
         return super().backward(unit, gradients)
 
