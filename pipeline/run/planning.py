@@ -18,7 +18,7 @@ from pipeline.schedule.actions import Kind
 from pipeline.schedule.policies import flush, one_f_one_b
 from pipeline.schedule.timing import Network, StageCost, simulate
 from pipeline.stages.cut import balanced_ends
-from pipeline.stages.measure import measured_profile
+from pipeline.stages.measure import layer_bytes, measured_profile
 from pipeline.topology.levels import Topology, parse_bytes
 
 _COPY_BYTES = 32 << 20
@@ -136,6 +136,14 @@ def check_profile(job: Job, profile: Profile) -> None:
         raise RunError(
             f"the profile was taken on {profile.device!r}, this run computes on the CPU: profile again"
         )
+    for number, (layer, here) in enumerate(zip(profile.layers, layer_bytes(job.traced), strict=True)):
+        there = layer.activation_bytes, layer.parameter_bytes
+        for what, found, expected in zip(("output", "weights"), there, here, strict=True):
+            if found != expected:
+                raise RunError(
+                    f"the profile is of another model: its layer {number} ({layer.name}) has {found:.0f} bytes of "
+                    f"{what}, here it has {expected:.0f}: profile again"
+                )
 
 
 def predicted_s(job: Job, profile: Profile, shape: StageShape) -> float:

@@ -39,14 +39,16 @@ def measured_profile(
     for name, value in before.items():
         traced.values[name].copy_(value)
     layers = []
-    for place, (code, layer) in enumerate(zip(codes, traced.layers, strict=True)):
+    for place, (layer, (activations, weights)) in enumerate(
+        zip(traced.layers, layer_bytes(traced), strict=True)
+    ):
         layers.append(
             Layer(
                 layer.name,
                 statistics.median(run[place][0] for run in runs),
                 statistics.median(run[place][1] for run in runs),
-                float(sum(traced.facts[n].size_bytes for n in _read_later(traced, place))),
-                float(sum(traced.values[n].nbytes for n in code.parameters)),
+                activations,
+                weights,
             )
         )
     flat = traced.flat_inputs(inputs)
@@ -59,6 +61,21 @@ def measured_profile(
         input_bytes=float(sum(v.nbytes for v in flat if isinstance(v, torch.Tensor))),
         tied=tuple(_tied(traced)),
     )
+
+
+def layer_bytes(traced: TracedModel) -> list[tuple[float, float]]:
+    """Of each layer the bytes of its tensors that others read, and of the weights that it is the first to read."""
+    where = layer_of_node(traced)
+    weights = [0.0] * len(traced.layers)
+    for node, name in traced.parameters.items():
+        users = [where[user] for user in node.users if user in where]
+        users += [len(weights) - 1] if node in traced.outputs else []
+        if users:
+            weights[min(users)] += traced.values[name].nbytes
+    return [
+        (float(sum(traced.facts[n].size_bytes for n in _read_later(traced, place))), own)
+        for place, own in enumerate(weights)
+    ]
 
 
 def layer_of_node(traced: TracedModel) -> dict[fx.Node, int]:

@@ -241,6 +241,10 @@ def test_a_plan_or_profile_of_something_else_is_refused(
             "is a plan of another model",
         ),
         (["--profile", profile, "--set", "microbatches=2"], "was taken with 2 items"),
+        (
+            ["--profile", profile, "--set", "training=tests.pipeline.run.training:widened"],
+            "its layer 2 (2 Linear) has 48 bytes of output, here it has 72",
+        ),
     ):
         assert run("run", config, *changes, "--out", tmp_path / "run") == 2
         assert words in capsys.readouterr().err
