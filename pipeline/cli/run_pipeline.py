@@ -152,7 +152,7 @@ def _write_result(
     whole = {name: tensors.get(name, value) for name, value in job.traced.values.items()}
     sha = digest(whole)
     with writing(folder):
-        write_tensors(folder / "model.safetensors", whole)
+        write_tensors(folder / "model.safetensors", job.state_dict(whole))
     losses = minibatch_losses(reports, job.config.parts)
     summary = {
         "params_sha256": sha,

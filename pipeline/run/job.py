@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -106,6 +106,21 @@ class Job:
         with torch.no_grad():
             for name, value in found.items():
                 values[name].copy_(value)
+
+    def state_dict(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the user's own model loads: a tied weight under each of its names, no constants of the recording.
+
+        tensors: by the names of `traced.values`.
+        """
+        names = {id(value): name for name, value in self.traced.values.items()}
+        found: dict[str, Tensor] = {}
+        taken: set[int] = set()
+        for name, own in self.model.state_dict(keep_vars=True).items():
+            if isinstance(own, Tensor):
+                value = tensors.get(names.get(id(own), name), own)
+                found[name] = value.clone() if id(value) in taken else value
+                taken.add(id(value))
+        return found
 
     def data_digest(self) -> str:
         """A digest of the first minibatch's tensors."""

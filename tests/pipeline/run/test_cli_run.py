@@ -17,8 +17,10 @@ from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import read, write
 from pipeline.run.tensor_files import read_tensors, write_tensors
 from tests.agileml.runs.full_disk import files_of_at_most
+from tests.pipeline.run.training import with_ties
 
 TRAINING = "tests.pipeline.run.training:mlp"
+WITH_TIES = "tests.pipeline.run.training:with_ties"
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +88,18 @@ def test_processes_have_the_bits_of_one_that_replays_them(
     apart, alone = (json.loads((folder / "summary.json").read_text())["losses"] for folder in (out, again))
     assert apart == alone
     assert len(alone) == 5
+
+
+def test_the_users_model_loads_the_result(config: Path, tmp_path: Path) -> None:
+    """Of tied weights, a buffer that no state dict has, and a constant of the forward."""
+    out = tmp_path / "run"
+    named = f"training={WITH_TIES}"
+    assert run("run", config, "--sequential", "--set", named, "--set", "stages=2", "--out", out) == 0
+    model, *_ = with_ties()
+    before = model.embedding.weight.detach().clone()
+    model.load_state_dict(read_tensors(out / "model.safetensors"))
+    assert model.head.weight is model.embedding.weight
+    assert not torch.equal(model.embedding.weight, before)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,28 @@ def thirds() -> Any:
     return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).double(), loss, minibatch
 
 
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.middle = nn.Embedding(11, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.ones(8), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.middle(self.embedding(tokens)) * self.scale + torch.tensor([0.5]))
+
+
+def with_ties() -> Any:
+    """Of a model whose state dict has other names than its recording."""
+
+    def minibatch(number: int) -> Any:
+        tokens = torch.randint(0, 11, (BATCH,), generator=torch.Generator().manual_seed(number))
+        return (tokens,), ((tokens + 1) % 11,)
+
+    return Tied(), functional.cross_entropy, minibatch
+
+
 def drawn() -> Any:
     """Its minibatches are drawn anew whenever one is asked for."""
     model, loss, minibatch = mlp()
