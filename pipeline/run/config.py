@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from pipeline.yaml_text import YamlTextError, read_yaml
 
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 MOST_THREADS = 1024  # of a process; far beyond it OpenMP finds no memory for them
 
 
@@ -48,7 +50,15 @@ class TorchOptimizerConfig(BaseModel):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments besides the parameters."""
-        return dict(self.model_extra or {})
+        return {key: _with_numbers(value) for key, value in (self.model_extra or {}).items()}
+
+
+def _with_numbers(value: Any) -> Any:
+    """A value in which `1e-3`, to YAML a text unless it has a dot, is a number."""
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    is_number = isinstance(value, str) and _EXPONENT.fullmatch(value) is not None
+    return float(value) if is_number else value
 
 
 class PipelineConfig(_Strict):

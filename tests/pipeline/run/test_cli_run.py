@@ -90,6 +90,20 @@ def test_processes_have_the_bits_of_one_that_replays_them(
     assert len(alone) == 5
 
 
+def test_a_rate_with_an_exponent_is_a_number(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for number, rate in enumerate(("1e-2", "0.01")):
+        config.write_text(
+            f"training: {TRAINING}\nminibatches: 1\nstages: 2\n"
+            f"optimizer: {{kind: Adam, lr: {rate}, betas: [9e-1, 0.999]}}\n"
+        )
+        assert run("run", config, "--sequential", "--out", tmp_path / str(number)) == 0
+        found.append(sha(capsys.readouterr().out))
+    assert found[0] == found[1]
+
+
 def test_the_users_model_loads_the_result(config: Path, tmp_path: Path) -> None:
     """Of tied weights, a buffer that no state dict has, and a constant of the forward."""
     out = tmp_path / "run"
