@@ -165,8 +165,11 @@ class Job:
         return pytree.tree_map(cut_out, inputs), pytree.tree_map(cut_out, targets)
 
     def codes(self, shape: StageShape) -> tuple[StageCode, ...]:
-        """The stages. Raises StageError."""
-        return cut(self.traced, shape.ends)
+        """The stages. Raises StageError, RunError."""
+        found = cut(self.traced, shape.ends)
+        for stage, code in enumerate(found):
+            self._check_buffers(stage, shape, code)
+        return found
 
     def schedule(self, shape: StageShape) -> Trace:
         """The lists of the whole run, with the version of the weights that each action uses."""
@@ -221,7 +224,6 @@ class Job:
         """Worker `number` of the schedule. Raises RunError."""
         stage = traced.schedule.stage_of(number)
         code = codes[stage]
-        self._check_buffers(stage, shape, code)
         compute = StageCompute(
             self.traced, code, loss=self.loss if code.is_last else None, recompute=shape.recompute[stage]
         )

@@ -90,6 +90,18 @@ def test_processes_have_the_bits_of_one_that_replays_them(
     assert len(alone) == 5
 
 
+def test_replicas_of_a_batch_norm_are_refused_before_anything_is_written(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    named = "training=tests.pipeline.run.training:residual"
+    assert run("run", config, "--set", named, "--set", "replicas=[2,1]", "--out", out) == 2
+    assert capsys.readouterr().err.startswith(
+        "proteus: stage 1 has 2 replicas, and its forward changes the buffer"
+    )
+    assert not out.exists()
+
+
 def test_a_rate_with_an_exponent_is_a_number(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
