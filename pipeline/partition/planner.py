@@ -358,14 +358,12 @@ class _Solver:
     def _why_nothing_fits(self, topology: Topology) -> str:
         limit = self.memory.limit_bytes
         assert limit is not None, "without a memory limit one stage on one device is a plan"
-        worst, need, held = 0, 0.0, self.memory.held(1)
+        worst, need, held, factor = 0, 0.0, self.memory.held(1), self.memory.optimizer_factor
         for i, layer in enumerate(self.profile.layers):
-            function = stage_bytes(
-                held, layer.parameter_bytes, layer.activation_bytes, self.memory.optimizer_factor
-            )
+            function = stage_bytes(held, layer.parameter_bytes, layer.activation_bytes, factor)
             if self.memory.recompute is Recompute.ALWAYS:
                 function = recomputing_stage_bytes(
-                    held, layer.parameter_bytes, layer.activation_bytes, 0.0, self.memory.optimizer_factor
+                    held, layer.parameter_bytes, layer.activation_bytes, 0.0, factor
                 )
             if function > need:
                 worst, need = i, function
