@@ -72,6 +72,7 @@ class Service:
         self._steps = DecisionSteps(self._job, self._held, self._watch)
         self._end = JobEnd(self._job, self._held, self._steps)
         self._reconciled_s = -RECONCILE_S
+        self._stepped_s = -1  # the last step did what was due by then, as far as it could be done
         self._stop: str | None = None
 
     def stop(self, reason: str) -> None:
@@ -87,8 +88,9 @@ class Service:
         while self.state.closed is None:
             self.step()
             if self.state.closed is None:
-                # While no call is answered, overdue work does not shorten the wait: `retry_s` does.
-                due_s = NEVER_S if self._watch.is_unanswered else self.state.next_s()
+                # Overdue work that a step has left waits for an answer or for reliable machines, and does not shorten
+                # the wait: `retry_s` does.
+                due_s = NEVER_S if self._watch.is_unanswered else self.state.next_s(self._stepped_s)
                 until_s = min(due_s, self._steps.retry_s)
                 decided = self.state.decided
                 self._job.time.wait(until_s, decided is not None and decided.wake_on_market)
@@ -97,7 +99,7 @@ class Service:
 
     def step(self) -> None:
         """Do everything that is due now."""
-        now_s = self._job.time.now_s()
+        now_s = self._stepped_s = self._job.time.now_s()
         self._steps.retry_s = NEVER_S
         self._watch.begin()
         self.state.carry(now_s)

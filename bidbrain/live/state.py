@@ -337,15 +337,15 @@ class JobState:
         """Orders that must be placed, or asked about again, now."""
         return [each for each in self.pending.values() if each.ordered.due_s <= now_s]
 
-    def next_s(self) -> int:
-        """The next end of an hour, due order, wake-up or deadline of draining."""
+    def next_s(self, after_s: int = -1) -> int:
+        """The next end of an hour, due order, wake-up or deadline of draining. after_s: until then, none."""
         times = [a.hour_start_s + HOUR_S for a in self.held()]
         times += [each.ordered.due_s for each in self.pending.values()]
         if self.wake_s is not None and self.draining is None:
             times.append(self.wake_s)
         if self.draining is not None:
             times.append(self.draining.deadline_s)
-        return min(times, default=NEVER_S)
+        return min((at_s for at_s in times if at_s > after_s), default=NEVER_S)
 
     def hour_end_notices(self, number: int) -> tuple[InstanceNotice, ...]:
         """Notices for the instances of an allocation that leaves at the end of its hour."""

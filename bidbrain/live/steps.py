@@ -182,8 +182,9 @@ class DecisionSteps:
             waiting = [each for each in state.pending.values() if each.ordered.reliable]
         if waiting and not self.ask(waiting[0], now_s):
             return False
-        if state.lacks_reliable:
-            self.retry_s = min(self.retry_s, self._reliable_due_s)
+        due_s = max(self._reliable_due_s, state.failures.until_s(plan.setting.reliable.market))
+        if state.lacks_reliable and due_s > now_s:  # else the limits leave no room for them
+            self.retry_s = min(self.retry_s, due_s)
         return state.has_reliable
 
     def _order_reliable(self, now_s: int) -> bool:

@@ -9,9 +9,26 @@ from bidbrain.live.cloud import CapacityError, QuotaError, UnknownOutcomeError
 from bidbrain.live.guards import Guards, spent
 from bidbrain.live.job import EXIT_BUDGET
 from bidbrain.live.journal import Closing, Draining, Ended, Ordered
+from bidbrain.live.unix_clock import WAIT_S
 from bidbrain.policy.base import Decision, MarketView, Request
 from bidbrain.setting import ON_DEMAND_ZONE
 from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, LoneJob
+
+
+class WaitingJob(LoneJob):
+    """Waits as the clock of a cloud does, remembers for how long, and is done after ten minutes."""
+
+    def wait(self, until_s: int, market: bool) -> None:
+        self.waits.append(max(0.0, min(WAIT_S, until_s - self.at_s)))
+        self.at_s += int(self.waits[-1])
+        if self.at_s >= self.began_s + 600 or len(self.waits) >= 300:
+            self.engine.finished_s = self.at_s
+
+    def run(self) -> list[float]:
+        """The waits from now on, until the job is done."""
+        self.began_s, self.waits = self.at_s, list[float]()
+        self.service.run()
+        return self.waits
 
 
 def lose(job: LoneJob) -> None:
@@ -163,3 +180,32 @@ def test_evictions_are_heard_while_lost_reliable_machines_are_asked_for() -> Non
     job.after(5)
     assert [each.ending for each in job.of(Ended)] == [Ending.TERMINATED, Ending.EVICTED]
     assert job.engine.lost_ids
+
+
+def test_a_job_that_waits_for_reliable_machines_asks_the_market_every_few_seconds_and_no_more() -> None:
+    """The policy's next decision is overdue meanwhile."""
+    job = WaitingJob()
+    job.after(0)
+    lose(job)
+    job.cloud.fails[ON_DEMAND_ZONE] = CapacityError("no room")
+    assert set(job.run()) == {WAIT_S}
+
+
+def test_reliable_machines_that_end_after_their_launch_are_waited_for_without_haste() -> None:
+    job = WaitingJob()
+    job.after(0)
+    for _ in range(2):
+        lose(job)
+        job.after(5)
+        job.after(5)
+    assert set(job.run()) == {WAIT_S}
+
+
+def test_a_job_without_room_for_a_lost_reliable_machine_goes_on_without_haste() -> None:
+    job = WaitingJob(guards=Guards(budget=3 * ON_DEMAND), reliable=2)
+    job.after(0)
+    job.after(3600)
+    job.cloud.end(next(iter(job.cloud.running)), Ending.TERMINATED)
+    job.after(5)
+    assert set(job.run()) == {WAIT_S}
+    assert job.cloud.count("acquire") == 1
