@@ -126,7 +126,7 @@ class JobState:
                 self._end(at_s, number, ending, step)
             case HourPassed(at_s, number, price):
                 self.account.next_hour(at_s, self._open(number), price)
-                self.failures.lasted(self._open(number).market)
+                self.failures.lasted(self._open(number).market, self._open(number).grant_s)
             case Worked(at_s, done_vcpu_s):
                 self.account.work(at_s, done_vcpu_s)
                 self.work_due = False

@@ -48,9 +48,10 @@ class TroubleWatch:
 
 @dataclass(frozen=True)
 class _Waves:
-    """How many waves of machines failed in a row, and when the newest was noticed."""
+    """How many waves of machines failed in a row; when the newest was launched, and when it was noticed."""
 
     count: int
+    granted_s: int
     heard_s: int
 
     @property
@@ -73,15 +74,18 @@ class Failures:
     def ended(self, market: Market, granted_s: int, at_s: int) -> None:
         """Record a machine that ended by itself."""
         if at_s - granted_s >= EARLY_S:
-            return self.lasted(market)
+            return self.lasted(market, granted_s)
         before = self._waves.get(market)
         if before is None or granted_s > before.heard_s:  # else of the same wave
-            self._waves[market] = _Waves(1 if before is None else min(before.count + 1, 10), at_s)
+            self._waves[market] = _Waves(1 if before is None else min(before.count + 1, 10), granted_s, at_s)
         return None
 
-    def lasted(self, market: Market) -> None:
-        """Record that a machine of the market worked long enough: its failures are forgotten."""
-        self._waves.pop(market, None)
+    def lasted(self, market: Market, granted_s: int) -> None:
+        """Record that a machine of the market worked long enough: earlier failures are forgotten. One that was launched
+        before those that failed, as with another image, says nothing about them."""
+        before = self._waves.get(market)
+        if before is not None and granted_s >= before.granted_s:
+            del self._waves[market]
 
     def until_s(self, market: Market) -> int:
         """When the job may order in a market again."""

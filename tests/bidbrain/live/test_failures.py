@@ -8,10 +8,11 @@ from bidbrain.billing import Ending
 from bidbrain.live.journal import Ordered, Troubled
 from bidbrain.live.state import JobState
 from bidbrain.live.troubles import EARLY_S, MOST_PAUSE_S, PAUSE_S, Failures
+from bidbrain.policy.base import Decision, MarketView, Request
 from bidbrain.policy.expected_cost import ExpectedCost
 from bidbrain.policy.today import Elastic
 from bidbrain.setting import ON_DEMAND_ZONE
-from tests.bidbrain.live.lone_cloud import BEGIN_S, LARGE, SMALL, LoneJob
+from tests.bidbrain.live.lone_cloud import BEGIN_S, LARGE, ON_DEMAND, SMALL, LoneJob
 
 
 def fail(job: LoneJob, *markets: object) -> int:
@@ -55,6 +56,27 @@ def test_where_all_markets_fail_machines_are_bought_now_and_then(job: LoneJob) -
     job.after(MOST_PAUSE_S + 300)
     job.after(5)
     assert job.cloud.zones() == [ON_DEMAND_ZONE] + [SMALL.zone] * 4, "and it is tried again"
+
+
+def test_machines_that_have_run_for_long_do_not_excuse_new_ones_that_fail() -> None:
+    """As after an `up` with a broken image: those of before pass an hour now and then, in the same market."""
+
+    def two(now_s: int, view: MarketView) -> Decision:
+        missing = 2 - len(view.holdings)
+        wanted = (Request(SMALL, 1, ON_DEMAND, missing),) if missing else ()
+        return Decision(wanted, "two", now_s + 300)
+
+    job = LoneJob(two)
+    job.after(0)
+    old = next(each.instance_id for each in job.cloud.running.values() if each.market == SMALL)
+    for _ in range(24 * 12):
+        job.after(300)
+        for each in list(job.cloud.running.values()):
+            if each.market == SMALL and each.instance_id != old and job.at_s >= each.launched_s + 1800:
+                job.cloud.end(each.instance_id, Ending.TERMINATED)
+    spot = [each for each in job.of(Ordered) if not each.reliable]
+    assert len(spot) <= 20, "a machine every hour and a half"
+    assert old in job.cloud.running
 
 
 def test_reliable_machines_that_fail_are_not_bought_without_end() -> None:
