@@ -2,8 +2,8 @@
 
 The driver of a job has a finer account (`bidbrain.accounts`) with guards of its own, and stops before any of these
 limits is reached. This sum is kept by the buyer, from its own purchases and AWS' prices, so that code beside the driver
-cannot change it. It counts by the second, 60 s at least, and nothing for a machine that AWS takes back within its first
-hour.
+cannot change it. It counts by the second, 60 s at least, each instance hour at the price of its beginning, and nothing
+for a machine that AWS takes back within its first hour.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class PlacedOrder(BaseModel):
 
 
 class PaidInstance(BaseModel):
-    """A machine that costs money. price: the newest one known, micro-dollars per hour. paid: micro-dollar seconds per
-    hour, 3600 of which are a micro-dollar."""
+    """A machine that costs money. price: the newest one known, micro-dollars per hour; hour_price: of its running hour
+    (None: an earlier version did not say it, the newest). paid: micro-dollar seconds per hour, 3600 of which are a
+    micro-dollar."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,6 +44,17 @@ class PaidInstance(BaseModel):
     price: int
     since_s: int
     paid: int = 0
+    hour_price: int | None = None
+
+    def pay(self, from_s: int, until_s: int) -> None:
+        """Pay for the seconds between two instants: an hour that begins there costs what is known by then."""
+        while from_s < until_s:
+            used_s = (from_s - self.since_s) % HOUR_S
+            if not used_s or self.hour_price is None:
+                self.hour_price = self.price
+            end_s = min(from_s + HOUR_S - used_s, until_s)
+            self.paid += self.hour_price * (end_s - from_s)
+            from_s = end_s
 
 
 class Expenses(BaseModel):
@@ -61,7 +73,7 @@ class Expenses(BaseModel):
     def advance(self, now_s: int, prices: Mapping[Market, int]) -> None:
         """Pay for every machine until now, at the prices that held, and take note of those of now."""
         for each in self.held.values():
-            each.paid += each.price * max(0, now_s - max(self.at_s, each.since_s))
+            each.pay(max(self.at_s, each.since_s), now_s)
             each.price = prices.get(each.market, each.price)
         self.at_s = max(self.at_s, now_s)
 
@@ -147,9 +159,10 @@ class Expenses(BaseModel):
             machine = self.held.pop(each.instance_id, None)
             if machine is None:
                 continue
-            used_s = max(0, each.at_s - machine.since_s)
-            paid = machine.paid + machine.price * (each.at_s - max(self.at_s, machine.since_s))
-            paid = max(paid, machine.price * MINIMUM_S)
+            used_s, paid_s = max(0, each.at_s - machine.since_s), max(self.at_s, machine.since_s)
+            machine.pay(paid_s, each.at_s)
+            price = machine.price if machine.hour_price is None else machine.hour_price
+            paid = max(machine.paid - price * max(0, paid_s - each.at_s), price * MINIMUM_S)
             if each.ending is Ending.EVICTED and used_s < HOUR_S:
                 paid = 0
             self.closed[machine.job] = self.closed.get(machine.job, 0) + paid

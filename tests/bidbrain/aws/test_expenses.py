@@ -8,11 +8,13 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidbrain.accounts.account import JobAccount
 from bidbrain.aws.buyer.expenses import Expenses
 from bidbrain.aws.limits import Limits
-from bidbrain.billing import Ending
+from bidbrain.billing import RULES, Ending
 from bidbrain.history.prices import Market
 from bidbrain.live.cloud import EndedInstance, Instance, Order
+from bidbrain.live.guards import exposure
 from tests.bidbrain.aws.demo_stack import LIMITS
 from tests.thorough import examples
 
@@ -40,27 +42,55 @@ def bought(expenses: Expenses, token: str, count: int, at_s: int, price: int = P
     st.lists(st.tuples(st.integers(1, 4000), st.integers(1, 300_000)), min_size=1, max_size=8),
     st.sampled_from([Ending.TERMINATED, Ending.EVICTED]),
 )
-def test_a_machine_costs_its_seconds_at_the_prices_that_held(
+def test_a_machine_costs_its_seconds_at_the_prices_of_its_hours_beginnings(
     steps: list[tuple[int, int]], ending: Ending
 ) -> None:
     """Against the plain sum over seconds, 60 at least; free where AWS takes it back within its first hour."""
     expenses = Expenses(at_s=1000)
     (name,) = bought(expenses, "a", 1, 1000, price=steps[0][1])
-    now_s, exact = 1000, Fraction(0)
+    now_s, held = 1000, list[int]()  # the price that held, by second
     for number, (seconds, price) in enumerate(steps):
         now_s += seconds
-        exact += Fraction(price * seconds, 3600)
+        held += [price] * seconds
         following = steps[number + 1][1] if number + 1 < len(steps) else price
         expenses.advance(now_s, {SPOT: following})
+    exact = Fraction(sum(held[second // 3600 * 3600] for second in range(len(held))), 3600)
     assert expenses.spent("job") == int(exact)
     expenses.ended([EndedInstance(name, now_s, ending)])
     used_s = now_s - 1000
     if ending is Ending.EVICTED and used_s < 3600:
         exact = Fraction(0)
     elif used_s < 60:
-        exact = max(exact, Fraction(steps[-1][1] * 60, 3600))
+        exact = Fraction(steps[0][1] * 60, 3600)
     assert expenses.spent("job") == expenses.spent() == int(exact)
     assert Expenses.model_validate_json(expenses.model_dump_json()) == expenses
+
+
+def test_rising_prices_do_not_bring_the_buyer_to_the_budget_before_the_job() -> None:
+    """At the stack's limit all machines end at once: the job, which counts each hour at the price of its beginning, is
+    to drain before that. A price that doubles in ten days, looked at every ten minutes."""
+    expenses, account = Expenses(at_s=0), JobAccount(RULES["per_second"])
+    bought(expenses, "a", 1, 0, PRICE)
+    machine = account.request(0, SPOT, 1, 1, 170_000, 0, "a")
+    account.grant(0, machine, PRICE)
+    hours = 240
+    for now_s in range(600, hours * 3600 + 1, 600):
+        price = PRICE + PRICE * now_s // (hours * 3600)
+        if now_s % 3600 == 0:
+            account.next_hour(now_s, machine, price)
+        expenses.advance(now_s, {SPOT: price})
+        assert expenses.spent("job") <= exposure(account, now_s, now_s) + hours  # each hour's line is rounded
+
+
+def test_a_sum_that_an_earlier_version_kept_goes_on() -> None:
+    expenses = Expenses(at_s=0)
+    bought(expenses, "a", 1, 0)
+    before = expenses.model_dump()
+    del before["held"]["i-a-0"]["hour_price"]
+    again = Expenses.model_validate(before)
+    again.advance(1800, {SPOT: 2 * PRICE})
+    again.advance(5400, {})
+    assert again.spent() == PRICE + PRICE
 
 
 def test_what_may_be_bought_ends_with_machines_and_dollars() -> None:
