@@ -95,7 +95,7 @@ class OpenMarket:
         self._journal = self.log.of(journal)
         self._plan, self._trainer = setup.plan, trainer
         self._failed_s: deque[float] = deque()
-        self._outage = Outage()
+        self._outage, self._failure = Outage(), ""
         self._problem: tuple[str, str] | None = None
         self._reason: str | None = None
         self._is_suspended = False
@@ -141,7 +141,8 @@ class OpenMarket:
                 if not self._may_wait_for(error) and self._has_failed_too_often():
                     self._problem = f"market: {error}", ""
                     return
-                self._warn(self._outage.failed(time.monotonic(), str(error), AGAIN_S))
+                self._failure = str(error)
+                self._warn(self._outage.failed(time.monotonic(), self._failure, AGAIN_S))
                 pause(self._stopping, AGAIN_S)
                 self._service = self._new_service()
             except PolicyError as error:
@@ -159,10 +160,9 @@ class OpenMarket:
             self._events.write(Warned(f"market: {sentence}"))
 
     def _may_wait_for(self, error: CloudError) -> bool:
-        """True while credentials have expired: the user can renew them, and the instances train on meanwhile. Without
-        instances nothing would come of waiting."""
-        is_ending, holds = self._stopping.is_set(), any(self.state.open_instances())
-        return isinstance(error, CredentialsError) and not is_ending and holds
+        """True while credentials have expired: the user can renew them, and the instances train on meanwhile; at the
+        end `close` waits only so long. Without instances nothing would come of waiting."""
+        return isinstance(error, CredentialsError) and any(self.state.open_instances())
 
     def _has_failed_too_often(self) -> bool:
         """Count a failure of the market; True if there were too many of them."""
@@ -194,7 +194,7 @@ class OpenMarket:
 
         reason: why the job ends before it is done; None: it is done. A service that gave up is continued once more.
         """
-        self._reason = reason
+        self._reason, self._failure = reason, ""
         if reason is not None:
             self._service.stop(reason)
         self._stopping.set()
@@ -209,7 +209,8 @@ class OpenMarket:
         if self.state.closed is None or self.state.closing is None:
             machines = [instance.instance_id for instance in self.state.open_instances()]
             left = ", ".join(machines) or "orders under way"
-            why = self._problem[0] if self._problem else f"it took more than {CLOSE_S:g} s"
+            late = f"it took more than {CLOSE_S:g} s{': ' * bool(self._failure)}{self._failure}"
+            why = self._problem[0] if self._problem else late
             raise NotGivenBackError(f"machines may not have been given back ({why}); look after: {left}")
         now_s = self.clock.now_s()
         self.log.stand(now_s, self.state, self._cloud, self._trainer.report(now_s).measured, is_last=True)
