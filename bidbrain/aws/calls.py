@@ -48,6 +48,7 @@ CREDENTIALS = {
     "UnrecognizedClientException",
 }
 NO_RIGHT = "UnauthorizedOperation"
+ENCODED = "Encoded authorization failure message:"  # then a page for AWS' own eyes, another one each time
 # What AWS answers, too, where a region is not enabled for the account.
 CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
 KNOWN_TOKEN, UNKNOWN_MACHINE = "IdempotentParameterMismatch", "InvalidInstanceID.NotFound"
@@ -122,7 +123,8 @@ def client(service: str, region: str, endpoint: str | None = None, attempts: int
 
 def refusal(code: str, message: str, what: str) -> CloudError:
     """The error of our protocol for an error code of EC2."""
-    sentence = f"{what}: AWS answers {code}, {' '.join(message.split()).rstrip('.')}"
+    told = " ".join(message.partition(ENCODED)[0].split())
+    sentence = f"{what}: AWS answers {code}, {told.rstrip('.')}"
     if code in CAPACITY:
         return CapacityError(sentence)
     if code in QUOTA:
