@@ -150,6 +150,7 @@ class Buyer:
             self._job.untold.update(running.untold)
         for other in self._expenses.jobs - {request.job}:
             self._expenses.forget_orders(other)  # what they bought is found by its tag (`_end_others`)
+        self._expenses.forget_ends(request.job)
         catalog = self._job.catalog
         vcpus = (*(each.vcpus for each in catalog.listings), catalog.reliable.vcpus_per_machine)
         markets, limits = (*catalog.markets, catalog.reliable.market), self._job.limits
@@ -288,9 +289,11 @@ class Buyer:
 
     def _ended(self, job: _Job, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         """The instances that have ended, which make room for others."""
-        ended = job.cloud.ended(instance_ids)
+        known = self._expenses.known_ends(instance_ids)
+        over = {each.instance_id for each in known}
+        ended = job.cloud.ended(tuple(each for each in instance_ids if each not in over))
         self._expenses.ended(ended)
-        return ended
+        return (*known, *ended)
 
     # -- from time to time --------------------------------------------------------------------------------------
 

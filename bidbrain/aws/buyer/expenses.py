@@ -57,10 +57,20 @@ class PaidInstance(BaseModel):
             from_s = end_s
 
 
+class OverInstance(BaseModel):
+    """A machine that was seen to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: str
+    end: EndedInstance
+
+
 class Expenses(BaseModel):
     """The orders and machines that there are, and what was paid for those that have ended, by job.
 
-    at_s: until when machines are paid for, Unix time. closed: of jobs, in micro-dollar seconds per hour.
+    at_s: until when machines are paid for, Unix time. closed: of jobs, in micro-dollar seconds per hour. over: the
+    machines of the newest job that have ended. EC2 lists those for an hour, and a job may be away for longer.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -69,6 +79,7 @@ class Expenses(BaseModel):
     closed: dict[str, int] = {}
     orders: dict[str, PlacedOrder] = {}
     held: dict[str, PaidInstance] = {}
+    over: dict[str, OverInstance] = {}
 
     def advance(self, now_s: int, prices: Mapping[Market, int]) -> None:
         """Pay for every machine until now, at the prices that held, and take note of those of now."""
@@ -166,11 +177,20 @@ class Expenses(BaseModel):
             if each.ending is Ending.EVICTED and used_s < HOUR_S:
                 paid = 0
             self.closed[machine.job] = self.closed.get(machine.job, 0) + paid
+            self.over[each.instance_id] = OverInstance(job=machine.job, end=each)
+
+    def known_ends(self, instance_ids: Iterable[str]) -> tuple[EndedInstance, ...]:
+        """The ends among these that were seen before."""
+        return tuple(self.over[each].end for each in instance_ids if each in self.over)
 
     @property
     def jobs(self) -> set[str]:
         """The jobs whose machines or orders are there."""
         return {each.job for each in self.held.values()} | {each.job for each in self.orders.values()}
+
+    def forget_ends(self, newest: str) -> None:
+        """Nobody asks any more how the machines of other jobs than the newest ended."""
+        self.over = {name: each for name, each in self.over.items() if each.job == newest}
 
     def forget_orders(self, job: str) -> None:
         """A job has ended and its machines with it: none of its orders is asked about again."""
