@@ -161,6 +161,7 @@ class Service:
             quotes = self._quotes(now_s)
             decided = state.decided
             if decided is not None and not self._steps.carry_out(decided.at_s, now_s):
+                self._held.record_until(now_s, ended)  # what has ended does not wait for an order's answer
                 return
             if now_s - self._reconciled_s >= RECONCILE_S:
                 self._held.give_back_strays(now_s)

@@ -6,7 +6,7 @@ import pytest
 
 from bidbrain.billing import Ending
 from bidbrain.live.cloud import Alert, UnknownOutcomeError, notice_of
-from bidbrain.live.journal import Decided, Ended, Noticed
+from bidbrain.live.journal import Decided, Ended, HourPassed, Noticed
 from bidbrain.policy.base import Decision, GiveBack, MarketView, Request
 from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
 
@@ -51,6 +51,26 @@ def test_a_notice_is_passed_on_while_machines_leave_one_after_the_other(hears: b
     job.after(300)
     assert job.at_s == begin_s + 180 and len(job.cloud.running) == 2
     assert warned_s[:1] == ([begin_s + 60] if hears else [])
+
+
+def test_evictions_are_heard_while_an_order_has_no_answer() -> None:
+    """Purchases may be throttled for long, alone: hours pass and end meanwhile, and the bill goes by them."""
+    job = LoneJob(four)
+    job.after(0)
+    job.with_policy(lambda now_s, view: Decision((Request(SMALL, 1, ON_DEMAND),), "another", now_s + 300))
+    job.cloud.fails[SMALL.zone] = NO_ANSWER
+    job.after(300)
+    job.after(10)
+    victim, *_ = (each.instance_id for each in job.cloud.running.values() if each.market == SMALL)
+    job.cloud.end(victim, Ending.EVICTED)
+    job.after(10)
+    assert job.engine.lost_ids == [victim]
+    assert [each.ending for each in job.of(Ended)] == [Ending.EVICTED]
+    job.after(3600)
+    assert len(job.of(HourPassed)) == 3
+    job.cloud.fails.clear()
+    job.after(10)
+    assert len(job.cloud.running) == 6, "the order is answered, and the policy asked again"
 
 
 def test_notices_that_do_not_come_stop_nothing_else() -> None:
