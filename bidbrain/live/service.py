@@ -39,6 +39,7 @@ from bidbrain.live.job import (
 )
 from bidbrain.live.journal import (
     Closing,
+    Decided,
     Draining,
     Opened,
     Troubled,
@@ -160,8 +161,10 @@ class Service:
             ended = self._held.ended()
             quotes = self._quotes(now_s)
             decided = state.decided
-            if decided is not None and not self._steps.carry_out(decided.at_s, now_s):
-                self._held.record_until(now_s, ended)  # what has ended does not wait for an order's answer
+            if decided is not None and not self._carry_out(decided, now_s):
+                # What has ended, and the reliable machines, do not wait for an answer to the rest of the decision.
+                self._held.record_until(now_s, ended)
+                self._steps.buy_reliable(now_s)
                 return
             if now_s - self._reconciled_s >= RECONCILE_S:
                 self._held.give_back_strays(now_s)
@@ -177,6 +180,14 @@ class Service:
             self._job.put(Closing(now_s, False, str(error), EXIT_MARKET_CLOSED))
         except UnknownOutcomeError as error:
             self._steps.not_answered(error)
+
+    def _carry_out(self, decided: Decided, now_s: int) -> bool:
+        """Take the newest decision's remaining steps; False: an answer is missing, as of a machine that may not end."""
+        try:
+            return self._steps.carry_out(decided.at_s, now_s)
+        except UnknownOutcomeError as error:
+            self._steps.not_answered(error)
+            return False
 
     def _quotes(self, now_s: int) -> Quotes | None:
         """The market now; None: no answer."""

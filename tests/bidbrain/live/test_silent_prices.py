@@ -6,7 +6,7 @@ import pytest
 
 from bidbrain.billing import Ending
 from bidbrain.live.cloud import Alert, UnknownOutcomeError, notice_of
-from bidbrain.live.journal import Decided, Ended, HourPassed, Noticed
+from bidbrain.live.journal import Decided, Ended, HourPassed, Noticed, Ordered
 from bidbrain.policy.base import Decision, GiveBack, MarketView, Request
 from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
 
@@ -71,6 +71,24 @@ def test_evictions_are_heard_while_an_order_has_no_answer() -> None:
     job.cloud.fails.clear()
     job.after(10)
     assert len(job.cloud.running) == 6, "the order is answered, and the policy asked again"
+
+
+def test_a_machine_that_may_not_end_holds_up_neither_evictions_nor_reliable_machines() -> None:
+    """As one that somebody has protected from termination: EC2 may refuse to end it for days."""
+    job = LoneJob(four)
+    job.after(0)
+    job.with_policy(lambda now_s, view: Decision((GiveBack(0),), "one goes", now_s + 300))
+    job.cloud.fails["release"] = UnknownOutcomeError("ending machines: AWS answers OperationNotPermitted")
+    job.after(300)
+    job.cloud.end("job-1-3", Ending.EVICTED)
+    job.cloud.end("job-0-0", Ending.TERMINATED)
+    job.after(10, times=2)
+    assert job.engine.lost_ids == ["job-0-0", "job-1-3"]
+    assert [each.reliable for each in job.of(Ordered)] == [True, False, True]
+    assert job.service.state.has_reliable
+    job.cloud.fails.clear()
+    job.after(10)
+    assert "job-1-0" not in job.cloud.running
 
 
 def test_notices_that_do_not_come_stop_nothing_else() -> None:
