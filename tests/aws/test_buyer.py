@@ -167,30 +167,6 @@ def test_what_no_driver_comes_back_for_is_ended(rig: Rig) -> None:
         assert rig.said == [f"ends 2 machines: no process has driven job job for {ORPHAN_AFTER_S + 10} s"]
 
 
-def test_a_job_that_was_away_hears_when_its_machines_ended_though_ec2_lists_them_no_more(rig: Rig) -> None:
-    """EC2 forgets a machine an hour after its end. The job would count it as running until now, and could take its
-    budget for spent."""
-    with rig.serving():
-        cloud = BuyerCloud(rig.path, STACK, "job")
-        ids = tuple(each.instance_id for each in cloud.acquire(order("a", 2)))
-        cloud.close()
-        rig.wait_left()
-        rig.look(ORPHAN_AFTER_S)
-        ended_s = rig.at_s + 30
-        rig.look(30)
-    with rig.serving():  # the buyer may have begun anew as well
-        rig.layer.unlisted |= set(ids)
-        rig.look(8 * 3600)
-        again = BuyerCloud(rig.path, STACK, "job")
-        assert [each.instance_id for each in again.ended(ids)] == list(ids)
-        assert all(each.at_s <= ended_s for each in again.ended(ids))
-        again.close()
-        rig.wait_left()
-        other = BuyerCloud(rig.path, STACK, "other")
-        assert not other.ended(ids), "which are none of its own"
-        other.close()
-
-
 @pytest.mark.parametrize("throttled", [LISTS[:1], LISTS], ids=["prices", "prices and machines"])
 @pytest.mark.parametrize("is_driven", [True, False])
 def test_limits_hold_while_aws_gives_no_lists(rig: Rig, throttled: tuple[str, ...], is_driven: bool) -> None:
