@@ -160,6 +160,16 @@ class Trainer:
         return self._loop.passes(count)
 
     @property
+    def clock(self) -> int:
+        """The clock of the present batch, from 0, the same on every machine: what a loop anneals goes by it. Behind the
+        loop all clocks of the run. A counter of the loop's own is each machine's."""
+        if self._loop is None:
+            raise InputError(
+                "trainer.clock: found no prepare() before it, expected the loop whose clocks count"
+            )
+        return self._loop.clock
+
+    @property
     def result(self) -> Result | None:
         """Of the run, once it is over. Raises InputError behind a loop that was left early on a machine."""
         if self._machine is not None and self._machine.is_prepared:
@@ -220,6 +230,11 @@ class StartingLoader(PassOverData):
 
     def __init__(self, trainer: Trainer, prepared: Prepared) -> None:
         self._trainer, self._prepared = trainer, prepared
+
+    @property
+    def clock(self) -> int:
+        """0 before the run, and all of its clocks behind it."""
+        return 0 if self._trainer.result is None else int(self._trainer.result.summary["clocks"])
 
     def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
         """Add an evaluation to what was prepared. Raises InputError now, before a machine starts, if it cannot work."""

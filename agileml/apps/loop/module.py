@@ -174,7 +174,7 @@ class ScriptModule(TorchModule):
 
     def _turn(self) -> tuple[int, int, float]:
         found, clock = self.prepared, self._clock
-        return clock // found.clocks_per_pass, found.schedule_steps(clock), found.factor(clock)
+        return clock, clock // found.clocks_per_pass, found.schedule_steps(clock), found.factor(clock)
 
     def loss_scale(self) -> LossScaleRule | None:
         return self.prepared.loss_scale

@@ -30,14 +30,15 @@ LONGEST_END_S = 10.0  # that a script may take to end where it waits: its `with`
 class Turn:
     """One pass through the loop's body. `number`: of the pass over the data that the batch belongs to (0-based).
 
-    steps: of the schedule before it. factor: of the learning rates. backward: called in the place of the backward of a
-    loss, and returns the sum of its items' losses.
+    clock: that the batch is a part of. steps: of the schedule before it. factor: of the learning rates. backward:
+    called in the place of the backward of a loss, and returns the sum of its items' losses.
     changed: called at step(), a sentence if the gradients are not those that backward left. rewind: called before the
     batch is handed out, so that its random numbers are the batch's own. loss_scale: of the clock, where losses are
     scaled. may_overflow: a loss that is not finite is no error.
     """
 
     batch: Any
+    clock: int
     number: int
     steps: int
     factor: float

@@ -36,8 +36,8 @@ class LoopStepper(Stepper):
     _is_of_batch = False  # a backward of the present batch goes on
 
     script: Script
-    # Of the present clock: the number of the pass, the schedule's steps before it, and the factor of the rates.
-    turn_of: Callable[[], tuple[int, int, float]]
+    # The present clock: itself, the number of the pass, the schedule's steps before it, and the factor of the rates.
+    turn_of: Callable[[], tuple[int, int, int, float]]
 
     def hear(self, batch: Batch) -> None:
         """The loop's body cannot run without a step, so the batch is handed to the model as usual: all but the target,
@@ -90,10 +90,10 @@ class LoopStepper(Stepper):
                 self._sums = self._sums_if_tried()
             return found
 
-        number, steps, factor = self.turn_of()
+        of_clock = self.turn_of()
         scale, may_overflow = self.loss_scale, self.may_overflow
         rewind = rewind_to_here(self.device)
-        turn = Turn(batch.tree, number, steps, factor, backward, self._changed, rewind, scale, may_overflow)
+        turn = Turn(batch.tree, *of_clock, backward, self._changed, rewind, scale, may_overflow)
         loss = self.script.turn(turn)
         self._is_last = is_last_piece
         for _, parameter in self.flat.parameters:

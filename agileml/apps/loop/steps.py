@@ -80,6 +80,11 @@ class Loop(PassOverData):
         self._settings = settings_of(prepared.optimizer)
         self._take_over()
 
+    @property
+    def clock(self) -> int:
+        """The clock of the present batch."""
+        return 0 if self._turn is None else self._turn.clock
+
     def evaluate_on(self, add: Callable[[Prepared], Prepared]) -> None:
         """Before the loop: `add` an evaluation to what was prepared."""
         if self._turn is not None:
@@ -110,7 +115,8 @@ class Loop(PassOverData):
         turn = self._next()
         number = turn.number
         self._scheduled = self._scheduled if self._is_by_batch else 0
-        while not self._is_by_pass or turn.number <= number:
+        # Where the run goes back to a cut of an earlier pass, the body must not take its batches for this pass's.
+        while not self._is_by_pass or turn.number == number:
             self._state, self._loss, self._backwards = BatchState.YIELDED, 0.0, 0
             # The script may have drawn since its last step, as an evaluation's loader does; elsewhere it has not.
             turn.rewind()
@@ -118,7 +124,10 @@ class Loop(PassOverData):
             turn = self._next()
 
     def passes(self, count: int | None) -> Iterator[int]:
-        """The numbers of the passes that there is work in: the clocks of the run decide, which `count` may have set."""
+        """The numbers of the passes that there is work in: the clocks of the run decide, which `count` may have set.
+
+        A machine that joins begins with the present one, and a run that goes back to a cut may go back to one before.
+        """
         if (where := loop_around()) is not None:
             raise InputError(f"passes(): found it inside a loop ({where}), expected one loop over all passes")
         self._is_by_pass = True
@@ -128,7 +137,7 @@ class Loop(PassOverData):
         while True:
             number = self._next().number
             yield number
-            if self._turn is not None and self._turn.number <= number:
+            if self._turn is not None and self._turn.number == number:
                 raise InputError(
                     f"passes(): found pass {number} left before it was over, expected a loop over the loader in each "
                     "pass that ends when the loader does"

@@ -278,7 +278,7 @@ for number in trainer.passes(2):
         loss.backward()
         optimizer.step()
     print("pass", number)
-print("clocks", trainer.result.summary["clocks"])
+print("clocks", trainer.result.summary["clocks"], trainer.clock)
 torch.save(model.state_dict(), "model.pt")
 """
     prepare = PREPARE.replace(
@@ -287,7 +287,7 @@ torch.save(model.state_dict(), "model.pt")
     path = script(tmp_path, head=HEAD + FROZEN, prepare=prepare, rest=rest)
     ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=True)
     # What comes before the loop is shown once; the run is over with the last step, in the middle of the last pass.
-    assert ran.stdout.splitlines() == ["begin", "pass 0", "clocks 20"], ran
+    assert ran.stdout.splitlines() == ["begin", "pass 0", "clocks 20 20"], ran
     saved = torch.load(tmp_path / "model.pt", weights_only=True)
     model = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 2))
     exec(FROZEN, {"model": model, "nn": nn})
