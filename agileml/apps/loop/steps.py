@@ -226,7 +226,7 @@ class Loop(PassOverData):
             pass_on(self._prepared.scaler, self._scale)
         if self._prepared.schedule is not None:
             schedule = self._prepared.schedule.schedule
-            schedule.step = MethodType(lambda _, epoch=None: self._schedule(), schedule)
+            schedule.step = MethodType(lambda _, epoch=None: self._schedule(epoch), schedule)
             schedule.state_dict = MethodType(lambda _: self._schedule_state(), schedule)
 
     def _scale(self) -> float:
@@ -237,8 +237,13 @@ class Loop(PassOverData):
         """The loop has a schedule, and calls its step() for each batch."""
         return self._prepared.schedule is not None and not self._prepared.per_pass
 
-    def _schedule(self) -> None:
-        """Called in the place of schedule.step(): the clock says how often that has been."""
+    def _schedule(self, epoch: Any) -> None:
+        """Called in the place of schedule.step(epoch): the clock says how often that has been."""
+        if epoch is not None:
+            raise InputError(
+                f"schedule.step(): found an epoch, {epoch}, expected none: rates follow from how often the schedule is "
+                "stepped (where that is for each batch, T_0 and the like count batches)"
+            )
         if not self._batches:
             raise InputError(
                 "schedule.step(): found it before the first optimizer.step(), expected it after each batch or pass"

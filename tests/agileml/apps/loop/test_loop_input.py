@@ -205,6 +205,11 @@ PREPARATIONS = {
         "schedule.step()\n" + loop(BODY + "schedule.step()\n"),
         "found it before the first optimizer.step",
     ),
+    "schedule stepped to an epoch": (
+        COSINE + BY_BATCH,
+        loop(BODY + "schedule.step(0.5)\n"),
+        r"schedule\.step\(\): found an epoch, 0\.5, expected none",
+    ),
     "schedule not stepped": (
         COSINE + PREPARE.replace("=64", "=64, schedule=schedule"),
         None,
