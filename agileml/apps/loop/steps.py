@@ -203,6 +203,12 @@ class Loop(PassOverData):
             raise InputError("optimizer.step(): found no gradient, expected loss.backward() before it")
         if (sentence := self._turn.changed()) is not None:
             raise InputError(sentence)
+        # A GradScaler leaves a fused optimizer to divide by the scale, and says so by an attribute.
+        if getattr(self._prepared.optimizer, "grad_scale", None) is not None:
+            raise InputError(
+                "optimizer.step(): found losses that a GradScaler has scaled, expected prepare(..., scaler=scaler): "
+                "the machines that hold the parameters take the steps, and know no scale of the loop's"
+            )
         self._check_groups()
         self._usual = max(self._usual or 0, self._backwards)
         self._hand_over()

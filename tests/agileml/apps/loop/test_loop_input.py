@@ -144,6 +144,10 @@ def test_a_loop_that_is_wrong_is_found_before_machines_start(name: str, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+FUSED = "optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=True)\n"
+SCALED = BODY.replace("loss.back", "scaler.scale(loss).back").replace(
+    "optimizer.step()", "scaler.step(optimizer)"
+)
 PLATEAU = "schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
 BY_BATCH = PREPARE.replace("=64", "=64, schedule=schedule")
 PREPARATIONS = {
@@ -178,6 +182,11 @@ PREPARATIONS = {
         "model.append(nn.Linear(2, 2).requires_grad_(False))\n" + PREPARE,
         loop(BODY + "with torch.no_grad(): model[5].weight.mul_(0.99)\n"),
         r"changed parameter '5\.weight'",
+    ),
+    "scaler not prepared": (
+        FUSED + 'scaler = torch.amp.GradScaler("cpu")\n' + PREPARE,
+        loop(SCALED + "scaler.update()\n"),
+        r"found losses that a GradScaler has scaled, expected prepare\(\.\.\., scaler=scaler\)",
     ),
     "schedule not prepared": (COSINE + PREPARE, loop(BODY + "schedule.step()\n"), "must be given to prepare"),
     "a schedule of a metric": (
