@@ -70,6 +70,9 @@ class Loop(PassOverData):
         self._is_by_pass = False
         self._scheduled = 0  # calls of the schedule's step() since the last batch, or in this pass
         self._batches = 0  # that are done
+        self._has_overflowed = (
+            False  # the clock before took no step: a loop may see that, and leave the schedule's out
+        )
         self._others = WeakKeyDictionary[
             torch.optim.Optimizer, int
         ]()  # the batch in which each was seen first
@@ -157,7 +160,7 @@ class Loop(PassOverData):
             check_schedules(self._prepared.optimizer, self._prepared.schedule)
             self._turn = self._ask(LoopReached(self._prepared))
             self._show_rates()
-        elif self._batches and self._is_by_batch and not self._scheduled:
+        elif self._batches and self._is_by_batch and not self._scheduled and not self._has_overflowed:
             raise InputError(
                 "schedule.step(): found no call after optimizer.step(), expected one for each batch, or "
                 'prepare(..., schedule_every="pass")'
@@ -216,8 +219,9 @@ class Loop(PassOverData):
     def _hand_over(self) -> None:
         self._state = BatchState.NONE
         self._batches += 1
-        number = None if self._turn is None else self._turn.number
+        number, scale = None if self._turn is None else self._turn.number, self._scale()
         self._turn = self._ask(BatchStepped(self._loss))
+        self._has_overflowed = self._scale() < scale
         if self._is_by_batch or self._turn.number != number:
             self._scheduled = 0
         self._show_rates()

@@ -145,3 +145,28 @@ def test_a_loop_may_save_the_state_of_its_schedule(tmp_path: Path) -> None:
         optimizer.step()
         plain["schedule"].step()
     assert torch.load(saved) == plain["schedule"].state_dict()
+
+
+CAUTIOUS = """
+scaler.scale(1000 * nn.functional.cross_entropy(model(batch[0]), batch[1])).backward()
+before = scaler.get_scale()
+scaler.step(optimizer)
+scaler.update()
+if scaler.get_scale() >= before:
+    schedule.step()
+optimizer.zero_grad()
+"""
+
+
+def test_a_loop_may_leave_the_schedules_step_out_where_the_optimizer_took_none(tmp_path: Path) -> None:
+    """A GradScaler skips steps, which many loops look out for; rates go by the clock all the same."""
+    text = (
+        OPTIMIZER.replace("0.05", "0.00005")
+        + SAVED
+        + 'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)\n'
+    )
+    prepare = PREPARE.replace("=64", "=64, schedule=schedule, scaler=scaler")
+    path = script(tmp_path, optimizer=text, prepare=prepare, rest=loop(CAUTIOUS))
+    result = agileml.run(values(path, clocks=20), sequential=True, out=str(tmp_path / "out"))
+    assert 0 < result.summary["skipped_clocks"] < 20
+    assert len({row["learning_rate"] for row in result.history}) == 20
