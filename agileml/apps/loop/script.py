@@ -7,6 +7,7 @@ script.stop()
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
+from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agileml.application import InputError
 from agileml.apps.loop.prepared import Prepared
@@ -106,6 +108,7 @@ class Script:
         self._thread: threading.Thread | None = None
         self._prepared: Prepared | None = None
         self._last: ScriptEnded | ScriptRaised | None = None  # it has no other answer any more
+        self._earlier: dict[int, ref[nn.Parameter]] = {}  # those that were there when it began, by id
         self.is_quiet = False  # what it prints is not shown
         self.at_end: Callable[[], None] = lambda: None  # called in its thread
 
@@ -118,6 +121,9 @@ class Script:
         """Start it if it has not been, and wait until it asks for a batch. Raises what it raises, InputError."""
         if self._prepared is None:
             assert self._thread is None, "the script failed before"
+            found = gc.get_objects()
+            self._earlier = {id(each): ref(each) for each in found if issubclass(type(each), nn.Parameter)}
+            del found
             self._thread = threading.Thread(target=self._run, name="script", daemon=True)
             match self._answer_to(self._thread.start):
                 case LoopReached(prepared):
@@ -170,6 +176,17 @@ class Script:
     def _unheard(self) -> Iterator[None]:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             yield
+
+    def check_is_own(self, model: nn.Module) -> None:
+        """Raise InputError for a model that was there before the script began: the loop is tried with it, and the
+        script that then begins anew would not find it as it was."""
+        for name, parameter in model.named_parameters():
+            earlier = self._earlier.get(id(parameter))
+            if parameter.requires_grad and earlier is not None and earlier() is parameter:
+                raise InputError(
+                    f"prepare(): found parameter {name!r} that was there before {self._source.name} began, expected it "
+                    "to make all of its model that is trained: machines run it, and this process more than once"
+                )
 
     # -- in the script's thread -------------------------------------------------------------------------------
 

@@ -330,6 +330,7 @@ def loop_of(script: Script, prepared: Prepared) -> Loop:
     """The loop of a script, in its thread; until the script ends, backward in this thread goes through it."""
     if get_ident() in _loops:
         raise InputError("prepare(): found a second call, expected one model with one optimizer")
+    script.check_is_own(prepared.model)
     with _turnover:
         loop = _loops[get_ident()] = Loop(prepared, script.ask)
         torch.autograd.backward = _backward

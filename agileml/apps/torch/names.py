@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from pydantic import Field
+from torch import nn
 from torch.nn import functional
 
 from agileml.application import InputError, LossScaleRule
@@ -24,6 +26,8 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "smooth_l1": functional.smooth_l1_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
 }
+# By id, those of modules that the user's functions have returned.
+_made = WeakValueDictionary[int, nn.Parameter]()
 
 
 class LossScaleConfig(Section):
@@ -105,16 +109,30 @@ def loss_named(name: str) -> Callable[..., Any]:
 
 def built(own: Callable[..., Any] | None, model: ModuleConfig) -> FlatModule:
     """The module that the user's own function makes, or else the one that the config names. Raises InputError."""
+    key = "model.module" if own is None else "build"
     if own is not None:
-        flat = FlatModule(called(own, "build"), "build")
+        flat = FlatModule(called(own, key), key)
     else:
         assert model.module is not None
-        function = function_named(model.module, "model.module")
-        flat = FlatModule(called(function, "model.module", **model.arguments), "model.module")
+        function = function_named(model.module, key)
+        flat = FlatModule(called(function, key, **model.arguments), key)
+    _check_is_new(flat.module, key)
     # As from_pretrained returns it. In a module that is in train mode each part keeps the mode that it was built in.
     if not flat.module.training:
         flat.module.train()
     return flat
+
+
+def _check_is_new(module: nn.Module, key: str) -> None:
+    """Raise InputError for a module that a call before has returned too: a batch may have been tried with it."""
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    for name, parameter in trained.items():
+        if _made.get(id(parameter)) is parameter:
+            raise InputError(
+                f"{key}: made a module with the parameter {name!r} of the one before, expected all that is trained to "
+                "be made anew by each call: a process needs more than one"
+            )
+    _made.update((id(parameter), parameter) for parameter in trained.values())
 
 
 def called(function: Callable[..., Any], key: str, *arguments: Any, **named: Any) -> Any:

@@ -13,7 +13,7 @@ import agileml
 from agileml.application import InputError
 from agileml.apps.loop.optimizers import section_of
 from agileml.config.text import ConfigError
-from tests.agileml.apps.loop.scripts import BODY, PREPARE, loop, script, values
+from tests.agileml.apps.loop.scripts import BODY, HEAD, OPTIMIZER, PREPARE, loop, script, values
 
 COSINE = "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 32)\n"
 LOOPS = {
@@ -342,3 +342,19 @@ def test_an_optimizer_that_has_taken_steps_is_refused() -> None:
     adam.step()
     with pytest.raises(InputError, match="taken steps"):
         section_of(adam, net)
+
+
+def test_a_function_with_a_model_from_outside_is_refused(tmp_path: Path) -> None:
+    """As of another cell of a notebook: its trial would leave nothing of it."""
+    trainer = agileml.Trainer(values("", model={}), sequential=True, out=str(tmp_path / "out"))
+    outside: dict[str, Any] = {}
+    exec(HEAD, outside)
+
+    def train() -> None:
+        exec(OPTIMIZER + PREPARE + loop(), outside)
+
+    with pytest.raises(
+        InputError, match=r"found parameter '0\.weight' that was there before train\(\) began"
+    ):
+        trainer.run(train)
+    assert outside["model"][0].weight.any()

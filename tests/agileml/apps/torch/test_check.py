@@ -1,6 +1,7 @@
 """What is found out before any machine starts: each with one sentence, and no folder of a run."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,24 @@ def test_random_numbers_of_all_kinds_are_seeded() -> None:
     for _ in range(2):
         run_sequential(app, optimizer=optimizer("sgd", learning_rate=0.1), clocks=2)
     assert drawn[:4] == drawn[4:] and len(set(drawn)) == 4
+
+
+def topped(module: nn.Module) -> nn.Module:
+    return nn.Sequential(module, nn.Linear(2, 2))
+
+
+def test_a_module_that_was_made_before_is_refused() -> None:
+    """The process that starts a run tries a batch with a module of its own, and leaves nothing of it."""
+    trained, frozen = linear(), linear().requires_grad_(False)
+    settings = Settings(model=MODEL, slices=2)
+    for before in (trained, frozen):
+        app = TorchModule(settings, build=partial(topped, before), dataset=(X, Y))
+        app.tables()
+        if before is frozen:
+            app.check()
+            continue
+        with pytest.raises(
+            InputError, match=r"build: made a module with the parameter '0\.weight' of the one before"
+        ):
+            app.check()
+        assert trained.weight.any()
