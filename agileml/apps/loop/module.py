@@ -13,7 +13,7 @@ from torch import nn
 
 from agileml.application import Array, InputError, LossScaleRule, Settings, Table, Unit, Updates
 from agileml.apps.loop.optimizers import brought_section
-from agileml.apps.loop.prepared import Prepared
+from agileml.apps.loop.prepared import Prepared, as_at_prepare
 from agileml.apps.loop.script import Script
 from agileml.apps.loop.source import ScriptSource, UserCode
 from agileml.apps.loop.stepper import LoopCudaStepper, LoopStepper, no_objective
@@ -145,7 +145,9 @@ class ScriptModule(TorchModule):
         return self.prepared.batch_size
 
     def _built(self) -> FlatModule:
-        return FlatModule(self._fresh_model(), "prepare()")
+        model = self._fresh_model()
+        with as_at_prepare(model, self.prepared.trained):
+            return FlatModule(model, "prepare()")
 
     def _fresh_model(self) -> nn.Module:
         if "flat" not in self.__dict__:
@@ -157,22 +159,24 @@ class ScriptModule(TorchModule):
             again.ended()
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
-        stepper: LoopStepper
-        if self.model.is_on_cuda:
-            stepper = LoopCudaStepper(
-                flat,
-                no_objective,
-                is_deterministic=self.settings.is_deterministic,
-                is_alone=self.settings.is_alone,
-            )
-        else:
-            stepper = LoopStepper(flat, no_objective)
+        with as_at_prepare(flat.module, self.prepared.trained):
+            stepper = self._new_stepper(flat)
         stepper.script = self.script
         stepper.is_tried = self._is_spent
         stepper.turn_of = self._turn
         return stepper
 
-    def _turn(self) -> tuple[int, int, float]:
+    def _new_stepper(self, flat: FlatModule) -> LoopStepper:
+        if not self.model.is_on_cuda:
+            return LoopStepper(flat, no_objective)
+        return LoopCudaStepper(
+            flat,
+            no_objective,
+            is_deterministic=self.settings.is_deterministic,
+            is_alone=self.settings.is_alone,
+        )
+
+    def _turn(self) -> tuple[int, int, int, float]:
         found, clock = self.prepared, self._clock
         return clock, clock // found.clocks_per_pass, found.schedule_steps(clock), found.factor(clock)
 

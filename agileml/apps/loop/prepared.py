@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ class LoopEvaluation:
 class Prepared:
     """A model, its optimizer and its data. section: `optimizer` of a config. batch_size: items of a clock.
 
+    trained: the parameters that needed a gradient at prepare(), but for those that are read by row.
     per_pass: the schedule is stepped once a pass, not once a clock. scaler: torch's, if the loop has one that is
     enabled; loss_scale: its numbers.
     """
@@ -42,6 +44,7 @@ class Prepared:
     data: DataSet
     batch_size: int
     section: Mapping[str, Any]
+    trained: frozenset[str]
     schedule: TorchSchedule | None = None
     per_pass: bool = False
     evaluation: LoopEvaluation | None = None
@@ -78,6 +81,20 @@ class Prepared:
         return clock // self.clocks_per_pass if self.per_pass else clock
 
 
+@contextmanager
+def as_at_prepare(model: nn.Module, trained: frozenset[str]) -> Iterator[None]:
+    """The context in which a model is laid out: what the script has frozen since prepare(), to train it later, has a
+    place as well. trained: the names of what needed a gradient there."""
+    frozen = [p for name, p in model.named_parameters() if name in trained and not p.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
 def prepared_from(
     model: Any,
     optimizer: Any,
@@ -93,7 +110,7 @@ def prepared_from(
 ) -> Prepared:
     """is_resident: the optimizer steps where machines compute. Raises InputError for anything that cannot be trained
     with: one sentence."""
-    FlatModule(model, "prepare()")
+    flat = FlatModule(model, "prepare()")
     section = section_of(optimizer, model, is_resident=is_resident)
     if schedule_every not in ("batch", "pass"):
         raise InputError(f'prepare(): found schedule_every={schedule_every!r}, expected "batch" or "pass"')
@@ -124,6 +141,7 @@ def prepared_from(
         data,
         batch_size,
         section,
+        frozenset(name for name, _ in flat.parameters),
         factors,
         schedule_every == "pass",
         scaler=None if rule is None else scaler,

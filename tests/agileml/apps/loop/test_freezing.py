@@ -28,8 +28,8 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
 
 
-def training(trains: Trains, *, is_frozen: bool = False) -> Callable[[], None]:
-    """A loop of 4 passes. is_frozen: at prepare()."""
+def training(trains: Trains, *, is_frozen: bool = False, is_early: bool = False) -> Callable[[], None]:
+    """A loop of 4 passes. is_frozen: at prepare(). is_early: the first pass is prepared for before the loop."""
 
     def train() -> None:
         trainer = agileml.Trainer()
@@ -37,6 +37,8 @@ def training(trains: Trains, *, is_frozen: bool = False) -> Callable[[], None]:
         model[0].requires_grad_(not is_frozen)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         model, optimizer, loader = trainer.prepare(model, optimizer, (X, Y), batch_size=64)
+        if is_early:
+            model[0].requires_grad_(trains(0))
         for number in trainer.passes(4):
             model[0].requires_grad_(trains(number))
             for inputs, target in loader:
@@ -70,9 +72,13 @@ SCHEDULES: dict[str, Trains] = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_layer_that_trains_in_some_passes_has_the_steps_of_plain_torch(name: str, tmp_path: Path) -> None:
-    result = ran(training(SCHEDULES[name]), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "is_early"), [*((name, False) for name in SCHEDULES), ("trained later", True)]
+)
+def test_a_layer_that_trains_in_some_passes_has_the_steps_of_plain_torch(
+    name: str, is_early: bool, tmp_path: Path
+) -> None:
+    result = ran(training(SCHEDULES[name], is_early=is_early), tmp_path)
     plain = in_plain_torch(SCHEDULES[name])
     for (each, ours), theirs in zip(
         result.module().state_dict().items(), plain.state_dict().values(), strict=True
