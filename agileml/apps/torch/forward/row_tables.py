@@ -113,7 +113,8 @@ class RowTable:
             missing = wanted if not len(self.ids) else wanted[self.ids[places] != wanted]
             raise InputError(
                 f"model.module: {self.name!r} looks up row {int(missing.reshape(-1)[0])}, which the batch did not look "
-                "up before its parameters were here; expected ids that depend on the batch alone"
+                "up before its parameters were here; expected ids that depend on the batch alone (for test items: "
+                "trainer.evaluate_on)"
             )
         return places
 

@@ -341,7 +341,7 @@ WRONG: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "ids of parameters": (
         lambda: Wrong(lambda m, x: m.users((m.items(x % 9).abs().sum(1) * 100).long() % USERS)),
-        r"'users\.weight' looks up row \d+, which the batch did not look up before",
+        r"'users\.weight' looks up row \d+, which the batch did not look up before .*trainer\.evaluate_on",
     ),
     "no such row": (lambda: Wrong(lambda m, x: m.users(x + 300)), "expected rows from 0 to 299"),
     "max_norm": (with_max_norm, "'users.weight' has a max_norm"),
