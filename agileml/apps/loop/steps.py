@@ -70,9 +70,8 @@ class Loop(PassOverData):
         self._is_by_pass = False
         self._scheduled = 0  # calls of the schedule's step() since the last batch, or in this pass
         self._batches = 0  # that are done
-        self._has_overflowed = (
-            False  # the clock before took no step: a loop may see that, and leave the schedule's out
-        )
+        # Whether the clock before took no step: a loop may see that, and leave the schedule's out.
+        self._has_overflowed = False
         self._others = WeakKeyDictionary[
             torch.optim.Optimizer, int
         ]()  # the batch in which each was seen first
