@@ -29,7 +29,7 @@ from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, flush_folder, names_of, read_backwards, read_first
 from agileml.runs.owner import forget_ended_supervisor, has_ended, owner_of, running_in
-from agileml.runs.supervision import read_supervision
+from agileml.runs.supervision import SUPERVISION, read_supervision
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
 BEST = "best.safetensors"
@@ -81,15 +81,28 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not path.is_dir():
         raise FolderError(f"out: {path} is a file, expected a folder or a new name")
     if held := [name for name in (*FILES, MARKET) if (path / name).exists()]:
+        is_run = _is_run(path)
+        if overwrite and not is_run:
+            raise FolderError(
+                f"out: {path} holds {held[0]} without the log of a run, expected a new or an empty folder: --overwrite "
+                "replaces runs, and no files of other origin"
+            )
         if not overwrite and not is_without_result(path):
             raise FolderError(
-                f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder, "
-                "or --overwrite to replace it"
+                f"out: {path} holds another run (found {held[0]}), expected a new or an empty folder"
+                + (", or --overwrite to replace it" if is_run else "")
             )
         if (process := running_in(path)) is not None:
             raise FolderError(
                 f"out: {path} belongs to a run that goes on (process {process.pid} of {process.host}); stop it first"
             )
+
+
+def _is_run(path: Path) -> bool:
+    """True for the folder of a run, which begins with its supervisor's record or its log: without one of them a
+    config.yaml there is the user's own."""
+    marks = (SUPERVISION, EARLIER, *names_of(path / EVENTS))
+    return any((path / name).exists() for name in marks)
 
 
 def is_without_result(path: Path) -> bool:
@@ -141,8 +154,10 @@ class RunFolder:
 
     @staticmethod
     def clear(path: Path) -> None:
-        """Remove the files of an earlier run, and no others."""
-        for file in (path / name for name in [*files_in(path), *half_written(path)]):
+        """Remove the files of an earlier run, and no others; the log last: by it they are known as those of a run."""
+        log = names_of(path / EVENTS)
+        others = [name for name in files_in(path) if name not in log]
+        for file in (path / name for name in [*others, *half_written(path), *log]):
             if file.is_dir() and not file.is_symlink():
                 shutil.rmtree(file, ignore_errors=True)
             else:

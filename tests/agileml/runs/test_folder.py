@@ -283,6 +283,45 @@ def test_overwrite_replaces_a_run_that_is_over_and_nothing_else(tmp_path: Path) 
     assert read_events(out / "events.jsonl") == []
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "market", "summary.json"])
+def test_overwrite_leaves_files_of_such_names_that_no_run_has_written(tmp_path: Path, name: str) -> None:
+    """As `--out .` in a project whose config is called config.yaml, or which keeps prices in a folder market."""
+    own = tmp_path / name if "." in name else tmp_path / name / "prices.csv"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("the user's own")
+    for overwrite in (False, True):
+        with pytest.raises(
+            FolderError, match=f"holds .*{name}.*, expected a new or an empty folder"
+        ) as error:
+            RunFolder.create(tmp_path, "mf", overwrite=overwrite)
+        assert "or --overwrite to replace it" not in str(error.value)
+    assert own.read_text() == "the user's own"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_replacement_that_is_broken_off_leaves_the_folder_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path, "mf")
+    folder.write_config("clocks: 1")
+    folder.write_summary({})
+    folder.events.close()
+    unlink, removed = Path.unlink, []
+
+    def until_killed(file: Path, missing_ok: bool = False) -> None:
+        removed.extend([file.name] * file.exists())
+        if len(removed) > 1:
+            raise KeyboardInterrupt
+        unlink(file, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", until_killed)
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.clear(tmp_path)
+    monkeypatch.undo()
+    RunFolder.create(tmp_path, "mf", overwrite=True).events.close()
+    assert os.listdir(tmp_path) == ["events.jsonl"]
+
+
 def test_overwrite_leaves_no_part_of_a_log_behind(tmp_path: Path) -> None:
     """A process that was killed while it packed a part leaves it twice. It would count as the new run's."""
     RunFolder.create(tmp_path, "mf").events.close()
