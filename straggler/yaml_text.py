@@ -1,11 +1,29 @@
-"""YAML in, plain values out. A key that comes twice is an error: PyYAML takes the last one without a word."""
+"""YAML in, plain values out. A key that comes twice is an error: PyYAML takes the last one without a word.
+
+Values are those of the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), as in a job's config: by
+YAML 1.1, which PyYAML reads, 010 is 8, 1:30 is 90, 1e-3 is text and `yes` is a number where one is wanted.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+# (tag, the form of the scalar, first characters)
+CORE_SCHEMA = (
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("bool", r"true|True|TRUE|false|False|FALSE", tuple("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", tuple("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN",
+        tuple("-+.0123456789"),
+    ),
+    ("merge", r"<<", ("<",)),
+)
 
 
 class YamlTextError(ValueError):
@@ -18,6 +36,8 @@ class _TwiceError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own way)
+
     def compose_mapping_node(self, anchor: Any) -> Any:
         """A mapping as it is written, so before `<<` brings other keys in, which a mapping may say anew."""
         node = super().compose_mapping_node(anchor)
@@ -29,6 +49,17 @@ class _Loader(yaml.SafeLoader):
                     raise _TwiceError(key.value, first[key.value], line)
                 first[key.value] = line
         return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number; PyYAML's own way takes a leading 0 for octal."""
+        text = node.value.lower()
+        base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+        return int(text[2:] if base != 10 else text, base)
+
+
+for _tag, _form, _first in CORE_SCHEMA:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_form})$"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read_yaml(path: Path) -> Any:

@@ -277,9 +277,11 @@ def test_bad_input_is_one_sentence(
         ("a: [", "not YAML"),
         ("seed: 1\nstarts: 3\nseed: 2", "c.yaml line 3: seed comes twice, first in line 1"),
         ("vcpus: {c4.xlarge: 4, c4.xlarge: 8}", "c.yaml line 1: c4.xlarge comes twice"),
-        ("train: 2016-13-45", "has a value that is not what it looks like (month must be in 1..12"),
+        ("train: !!timestamp 2016-13-45", "has a value that is not what it looks like (month must be in 1..12"),
         (f"history: {'x' * 300}", "File name too long"),
         ("starts: many", "starts: Input should be a valid integer"),
+        ("starts: yes", "starts: Input should be a valid integer"),
+        ("job_hours: [1:30]", "job_hours.0: Input should be a valid number"),
     ],
 )
 def test_a_bad_config_names_its_key(capsys, tmp_path: Path, text: str, sentence: str) -> None:
