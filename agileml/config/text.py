@@ -216,13 +216,14 @@ class Document:
         return cls(source, values, lines)
 
     def set(self, flag: str, words: Mapping[str, str | None] | None = None) -> None:
-        """Apply one `key.path=value`; the value is YAML, list items are named by number (`plan.0.join=2`).
+        """Apply one `key.path=value`; the value is YAML, list items are named by number (`plan.0.join=2`), and names
+        with dots stand in quotes (`market.on_demand."c4.xlarge"=0.2`).
 
         `words` has the sections that may also be one word, each with the key that the word stands for, if any.
         """
         source = f"--set {flag}"
         path, equals, text = flag.partition("=")
-        key: Key = tuple(int(part) if part.isdecimal() else part for part in path.strip().split("."))
+        key = _key_of(path.strip())
         if not equals or "" in key:
             raise ConfigError("expected the form key.path=value, such as clocks=100", source=source)
         value, _ = parse_yaml(text, source)
@@ -243,7 +244,19 @@ class Document:
         """The same error with the file and line, or the flag, that its key came from."""
         if error.source:
             return error
-        return ConfigError(error.detail, key=error.key, source=self._origin(error.key))
+        detail = error.detail + self._quoted(error)
+        return ConfigError(detail, key=error.key, source=self._origin(error.key))
+
+    def _quoted(self, error: ConfigError) -> str:
+        """The end of a sentence about a flag that cut a name at its dots, as a machine type's: how to write it."""
+        above, length = error.key[:-1], len(error.key)
+        if not above or not error.detail.startswith("found the keys"):
+            return ""
+        for key in reversed(self.flags):
+            if key[:length] == error.key and len(key) > length:
+                name = ".".join(map(str, key[length - 1 :]))
+                return f"; a name with dots stands in quotes: --set '{key_path(above)}.\"{name}\"=...'"
+        return ""
 
     def _origin(self, key: Key) -> str:
         flags = list(reversed(self.flags.items()))
@@ -258,6 +271,17 @@ class Document:
             if (line := self.lines.get(key[:length])) is not None:
                 return f"{self.source}:{line}"
         return self.source
+
+
+def _key_of(path: str) -> Key:
+    """The parts of `key.path`: numbers of list items as such, a part in quotes as it is, with its dots."""
+    parts = re.split(
+        r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)', path
+    )  # at dots with as many quotes to their right as are closed
+    return tuple(
+        int(part) if part.isdecimal() else part[1:-1] if re.fullmatch(r'"[^"]+"', part) else part
+        for part in parts
+    )
 
 
 def _step(here: Any, part: str | int, key: Key, source: str) -> Any:

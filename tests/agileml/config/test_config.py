@@ -269,6 +269,28 @@ def test_the_documentation_names_every_key() -> None:
             assert re.search(rf"\b{key}\b", text), f"{name}.{key}"
 
 
+def test_a_flag_names_a_machine_type_with_dots(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "application: mf\nclocks: 20\nmarket: {job_vcpus: 8, job_hours: 1, on_demand: {c4.xlarge: 0.2}}\n",
+    )
+    flags = [
+        'market.on_demand."c4.xlarge"=0.3',
+        'market.on_demand."r3.8xlarge"=2.5',
+        'market.vcpus."c4.xlarge"=4',
+    ]
+    market = load(path, flags).market
+    assert market is not None
+    assert market.on_demand == {"c4.xlarge": 0.3, "r3.8xlarge": 2.5}
+    assert market.vcpus == {"c4.xlarge": 4}
+    with pytest.raises(ConfigError) as error:
+        load(path, ["market.on_demand.r3.8xlarge=2.5"])
+    assert str(error.value) == (
+        "--set market.on_demand.r3.8xlarge=2.5: market.on_demand.r3: found the keys 8xlarge, expected a number; a name "
+        "with dots stands in quotes: --set 'market.on_demand.\"r3.8xlarge\"=...'"
+    )
+
+
 def test_helping_is_a_switch_or_its_settings() -> None:
     assert from_values(BASE).helping is False
     assert from_values({**BASE, "helping": False}).helping is False
