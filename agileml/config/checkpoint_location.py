@@ -1,4 +1,8 @@
-"""Places as a user writes them: of results, a folder; of checkpoints, a folder or `s3://bucket/prefix`."""
+"""Places as a user writes them: of results, a folder; of checkpoints, a folder or `s3://bucket/prefix`.
+
+An empty one, as of a variable that a shell does not have, is refused: `--out "$DIR"` would write into the working
+folder.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,12 @@ class S3Location:
 
 
 def below_home(path: str | None) -> str | None:
-    """A path with its `~` as the home folder of this computer: no shell sees what a config says."""
-    return None if path is None else os.path.expanduser(path)
+    """A path with its `~` as the home folder of this computer: no shell sees what a config says. Raises ValueError."""
+    if path is None:
+        return None
+    if not path.strip():
+        raise ValueError("expected a path")
+    return os.path.expanduser(path)
 
 
 def location(text: str) -> FolderLocation | S3Location:

@@ -146,7 +146,7 @@ def configs(draw: st.DrawFn) -> JobConfig:
             "active_fraction": draw(st.floats(0.01, 1)),
             "consistency": {"kind": draw(st.sampled_from(["bsp", "ssp", "asp"]))},
             "plan": plan,
-            "out": draw(st.none() | st.text()),
+            "out": draw(st.none() | st.text().filter(str.strip)),
         }
     )
 
@@ -289,6 +289,19 @@ def test_a_flag_names_a_machine_type_with_dots(tmp_path: Path) -> None:
         "--set market.on_demand.r3.8xlarge=2.5: market.on_demand.r3: found the keys 8xlarge, expected a number; a name "
         "with dots stands in quotes: --set 'market.on_demand.\"r3.8xlarge\"=...'"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"out": ""}, "config: out: found '', expected a path"),
+    ],
+)
+def test_a_place_that_a_shell_left_empty_is_refused(values: dict[str, Any], sentence: str) -> None:
+    """As of a variable that is not set: "" is the working folder."""
+    with pytest.raises(ConfigError) as error:
+        from_values({**BASE, **values})
+    assert str(error.value) == sentence
 
 
 def test_helping_is_a_switch_or_its_settings() -> None:
