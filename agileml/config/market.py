@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from agileml.config.checkpoint_location import below_home
 from agileml.config.section import Positive, Section, one_of
 from agileml.config.text import ConfigError, show
 from bidbrain.aws.site import Site
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[int, Field(ge=0)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
+Files = Annotated[tuple[Annotated[str, AfterValidator(below_home)], ...], Field(strict=False, min_length=1)]
 Prices = dict[str, Positive]
 # Faults of a plan that bring and take no machine.
 BESIDE_A_MARKET = ("disk_full", "kill_controller", "slow")
@@ -86,7 +88,7 @@ class ReplayMarketConfig(LocalMarketConfig):
     """A recorded price history (files as `proteus simulate` takes them), from `start` on."""
 
     kind: Literal["replay"] = "replay"
-    history: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    history: Files
     product: str = "Linux/UNIX"
     train: str
     start: str
@@ -101,7 +103,7 @@ class AvailabilityMarketConfig(LocalMarketConfig):
     kind: Literal["availability"] = "availability"
     policy: str = "elastic"
     rules: Literal["per_second", "per_second_paid"] = "per_second_paid"
-    availability: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    availability: Files
     start_hours: Annotated[float, Field(ge=0)] = 0.0
     spot_share: Positive = 0.3
 

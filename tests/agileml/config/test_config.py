@@ -295,6 +295,19 @@ def test_a_flag_names_a_machine_type_with_dots(tmp_path: Path) -> None:
     ("values", "sentence"),
     [
         ({"out": ""}, "config: out: found '', expected a path"),
+        (
+            {
+                "market": {
+                    "kind": "replay",
+                    "job_vcpus": 1,
+                    "job_hours": 1,
+                    "train": "",
+                    "start": "",
+                    "history": [""],
+                }
+            },
+            "config: market.history[0]: found '', expected a path",
+        ),
     ],
 )
 def test_a_place_that_a_shell_left_empty_is_refused(values: dict[str, Any], sentence: str) -> None:
@@ -302,6 +315,22 @@ def test_a_place_that_a_shell_left_empty_is_refused(values: dict[str, Any], sent
     with pytest.raises(ConfigError) as error:
         from_values({**BASE, **values})
     assert str(error.value) == sentence
+
+
+def test_recordings_of_a_market_may_lie_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    market = {"job_vcpus": 1, "job_hours": 1}
+    prices = from_values(
+        {
+            **BASE,
+            "market": {**market, "kind": "replay", "train": "", "start": "", "history": ["~/prices.csv"]},
+        }
+    )
+    pools = from_values(
+        {**BASE, "market": {**market, "kind": "availability", "availability": ["~/pool.json"]}}
+    )
+    assert getattr(prices.market, "history", None) == ("/home/user/prices.csv",)
+    assert getattr(pools.market, "availability", None) == ("/home/user/pool.json",)
 
 
 def test_helping_is_a_switch_or_its_settings() -> None:
