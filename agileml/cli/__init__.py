@@ -98,8 +98,17 @@ def _is_nowhere() -> bool:
     return False
 
 
+def _open_closed_streams() -> None:
+    """Lead standard streams that are closed, as by `>&-`, to nowhere: the next file to be opened would take the place
+    of one, and get what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # no name or sign may end a run that is done
     status: object = 1

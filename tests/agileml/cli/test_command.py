@@ -34,6 +34,14 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "job.yaml").write_text(JOB)
 
 
+@pytest.mark.parametrize(("command", "code"), [(["configs", "mf"], 0), (["configs", "nothing"], 2)])
+def test_closed_streams_take_nothing(command: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `>&- 2>&-` of a shell: Python has no stream at all then."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert proteus(*command) == code
+
+
 def test_a_sequential_run_leaves_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert proteus("run", "job.yaml", "--sequential", "--set", "clocks=24", "--set", "seed=3") == 0
     [folder] = (tmp_path / "runs").iterdir()
