@@ -21,6 +21,7 @@ from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.files.whole_file import write_text
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.availability import read_trace
+from bidbrain.history.generate import MADE
 from bidbrain.money import MICRO_USD
 from bidbrain.policy.registry import OTHER_SCHEMES, find_scheme
 from bidbrain.report.tables import rich_tables, write_tables
@@ -249,13 +250,16 @@ def write_books(
     which: str,
     console: Console,
 ) -> None:
-    """Write the first `jobs` jobs of each scheme, and the prices of pools. `which` ends the names of the files."""
+    """Write the first `jobs` jobs of each scheme, and prices that no file of the user's has: of pools, and made ones.
+
+    `which` ends the names of the files.
+    """
     if not jobs:
         return
     ledger = folder / f"ledger{which}.jsonl"
     count = write_ledgers(ledger, ledgers_of(experiment, results, jobs))
     prices = ""
-    if experiment.setting.pools:
+    if experiment.setting.pools or MADE in experiment.setting.history.sources:
         priced = folder / f"prices{which}.csv"
         write_rows(priced, rows_of(experiment.setting.history))
         prices = f" (their prices: {priced})"

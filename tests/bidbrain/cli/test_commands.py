@@ -277,7 +277,10 @@ def test_bad_input_is_one_sentence(
         ("a: [", "not YAML"),
         ("seed: 1\nstarts: 3\nseed: 2", "c.yaml line 3: seed comes twice, first in line 1"),
         ("vcpus: {c4.xlarge: 4, c4.xlarge: 8}", "c.yaml line 1: c4.xlarge comes twice"),
-        ("train: !!timestamp 2016-13-45", "has a value that is not what it looks like (month must be in 1..12"),
+        (
+            "train: !!timestamp 2016-13-45",
+            "has a value that is not what it looks like (month must be in 1..12",
+        ),
         (f"history: {'x' * 300}", "File name too long"),
         ("starts: many", "starts: Input should be a valid integer"),
         ("starts: yes", "starts: Input should be a valid integer"),
@@ -311,12 +314,24 @@ def test_a_config_of_ours_runs_as_it_stands(
     """From any folder, without a recording; a new folder takes the results."""
     monkeypatch.chdir(tmp_path)
     code, said, error = proteus(
-        capsys, "simulate", ROOT / "configs" / name, "--starts", 2, "--schemes", "on_demand", "--job-hours", 2
+        *(
+            capsys,
+            "simulate",
+            ROOT / "configs" / name,
+            "--starts",
+            2,
+            "--schemes",
+            "on_demand,standard_agileml",
+        ),
+        *("--job-hours", 2, "--ledger", 1),
     )
     assert code == 0, error
     assert "note: the prices are made" in said
     (folder,) = (tmp_path / "runs").iterdir()
     assert (folder / "report.html").is_file()
+    # No file of the user's has these prices.
+    code, said, _ = proteus(capsys, "bill", folder / "ledger.jsonl", "--history", folder / "prices.csv")
+    assert (code, "Every line agrees." in said) == (0, True)
 
 
 def test_a_recording_takes_the_place_of_made_prices(capsys, tmp_path: Path, history: Path) -> None:
