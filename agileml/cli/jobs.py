@@ -22,7 +22,7 @@ from agileml.cli.run import (
     Supervised,
     most_restarts,
 )
-from agileml.runs.progress import Snapshot, duration, left_s, line, parse_line
+from agileml.runs.progress import SEQUENTIAL, Snapshot, duration, left_s, line, parse_line
 
 if TYPE_CHECKING:
     from agileml.cluster.job_server import JobServer, SubmittedJob
@@ -358,6 +358,11 @@ def _stop_folder(folder: Path, wait: bool) -> None:
     if found.state is not State.RUNNING:
         print(f"{folder}: it was over already ({found.state})")
         return
+    if found.snapshot.note == SEQUENTIAL and is_alive(found.process):
+        raise typer.BadParameter(
+            f"{folder} is a run with --sequential, which has no cut to end with: Ctrl-C, or kill {found.process.pid}, "
+            "ends it without a result"
+        )
     if not stop_process(found.process):
         raise typer.BadParameter(
             f"{folder} belongs to process {found.process.pid} of {found.process.host}, stop it there"

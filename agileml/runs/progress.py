@@ -22,6 +22,7 @@ T = TypeVar("T")
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 40
 RATE_WINDOW_S = 10.0  # over which clocks/s and the time left are measured
+SEQUENTIAL = "sequential"  # the note of a run in one process
 STEADY_S = 1.0  # after a rollback, until clocks count again, and then until they tell a rate
 
 

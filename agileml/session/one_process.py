@@ -36,7 +36,7 @@ from agileml.events.schema import Log, SchemaError, events_of
 from agileml.events.sums import CutsCommitted, Standing
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError, RunFolder
-from agileml.runs.progress import Progress, Screen, Snapshot
+from agileml.runs.progress import SEQUENTIAL, Progress, Screen, Snapshot
 from agileml.runs.summary import stopped_in
 
 REPLAY_KEY = "--replay"
@@ -306,7 +306,7 @@ class OneProcess:
         self._folder.events.write(ClockDone(clock + 1, mean, examples, now_s - self._last_s))
         self._last_s = now_s
         self.done = clock + 1
-        snapshot = Snapshot(self.done, self._job.clocks, mean, 0, 1, 0, "sequential")
+        snapshot = Snapshot(self.done, self._job.clocks, mean, 0, 1, 0, SEQUENTIAL)
         self._progress.show(snapshot)
         if now_s >= self._standing_due_s or self.done == self._job.clocks:
             self._standing_due_s = now_s + STANDING_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -21,9 +22,10 @@ from agileml.cluster.errors import ClusterError
 from agileml.cluster.job_server import SubmittedJob
 from agileml.cluster.submission import below_results, new_id, settled, submission
 from agileml.config.job import from_values
-from agileml.events.run import Process
+from agileml.events.run import Process, RunStarted
+from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, EventLog
-from agileml.runs.folder import CONFIG, FolderError, check_out
+from agileml.runs.folder import CONFIG, FolderError, RunFolder, check_out
 from agileml.runs.owner import this_process
 from agileml.runs.status import State, read_status, stop_process
 from agileml.runs.supervision import SUPERVISION, Supervision
@@ -248,6 +250,26 @@ def test_stop_waits_for_the_end_of_the_run_and_not_of_a_program_that_goes_on(
         check_out(tmp_path / "run", overwrite=True)
     finally:
         program.communicate("")
+
+
+def test_stop_leaves_a_run_that_could_not_end_with_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run with --sequential has no cuts: what asks others to end with the next one would cost all of its work."""
+    folder = RunFolder.create(tmp_path / "run", "job")
+    folder.write_config("clocks: 8")
+    folder.events.write(RunStarted("job", {}, 0.0, this_process()))
+    folder.events.write(Standing(3, 8, 0.5, 0, 1, 0, "sequential", None))
+    signals: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: (signals.append(number), folder.events.close()))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["stop", str(folder.path)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        folder.events.close()
+    assert (ended.value.code, signals) == (2, [])
+    assert f"no cut to end with: Ctrl-C, or kill {os.getpid()}, ends it without" in capsys.readouterr().err
 
 
 def pretend(out: Path, **changes: object) -> None:
