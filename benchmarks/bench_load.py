@@ -81,7 +81,7 @@ class Traffic:
     clocks: int = 0
     losses: list[str] = field(default_factory=list)
 
-    def heard(self, happened: Happened) -> None:
+    def on_event(self, happened: Happened) -> None:
         match happened.event:
             case MachinesJoined(machines):
                 self.member_s |= dict.fromkeys(machines, happened.at_s)
@@ -176,7 +176,7 @@ class Cluster:
                     self.head.tell(NodeDown(name, Loss.PROCESS_ENDED))
         state = self.head.state()
         for happened in state.events:
-            self.traffic.heard(happened)
+            self.traffic.on_event(happened)
         if state.halted is not None:
             sys.exit(f"the run ended: {state.halted.reason}\n{state.halted.trace}")
         self.finished = state.finished

@@ -51,14 +51,14 @@ def completed(config: JobConfig, application: Application) -> JobConfig:
     is_left_open = isinstance(asked, TorchConfig) and asked == TorchConfig(sharded=asked.sharded)
     if not is_left_open and asked not in (found.optimizer, SgdConfig()):
         raise ConfigError(
-            f"found {_told(config.optimizer)}, but the application brings {_told(found.optimizer)}; expected one "
+            f"found {_shown(config.optimizer)}, but the application brings {_shown(found.optimizer)}; expected one "
             "optimizer, the same on every machine",
             key=("optimizer",),
         )
     return found
 
 
-def _told(section: Any) -> str:
+def _shown(section: Any) -> str:
     values = section.model_dump(exclude_defaults=True, exclude={"groups"})
     return ", ".join(
         [section.kind, *(f"{key} {show(value)}" for key, value in values.items() if key != "kind")]

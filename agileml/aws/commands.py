@@ -126,13 +126,13 @@ class Stack:
         """Report what there is, what `up` would make and its cost; make nothing. Raises CloudError, ForeignError."""
         facts = read_facts(self.aws, self.site)
         found = find(self.aws, self.site, facts.account)
-        told = (
+        checked = (
             *checks(self.site, self.scale, facts),
             *role_check(self.site, facts),
             *self._places(facts),
         )
         steps: tuple[Step, ...] = ()
-        if not any(check.verdict is Verdict.WRONG for check in told):
+        if not any(check.verdict is Verdict.WRONG for check in checked):
             steps = tuple(planned(self._wanted(facts, wheel), found))
         names = names_of(self.site, facts.account)
         policies = {
@@ -142,7 +142,7 @@ class Stack:
         }
         images = {region: there.image for region, there in facts.elsewhere.items()}
         policies |= policies_elsewhere(self.site, names, facts.vpc, images)
-        return StackPlan(facts, told, steps, costs(self.site, self.scale, facts), policies)
+        return StackPlan(facts, checked, steps, costs(self.site, self.scale, facts), policies)
 
     def _places(self, facts: Facts) -> Iterator[Check]:
         """Machines may write and read below the stack's own prefix only."""

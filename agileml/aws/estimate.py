@@ -43,12 +43,12 @@ class OfflinePlan:
 
     def as_json(self, estimate: Forecast | None) -> str:
         """All of it, for programs."""
-        told = {
+        fields = {
             "costs_micro_usd_per_h": [vars(cost) for cost in self.costs],
             "policies": self.policies,
             "template": self.template,
         }
-        return json.dumps(told | ({"forecast": forecast_json(estimate)} if estimate else {}), indent=2)
+        return json.dumps(fields | ({"forecast": forecast_json(estimate)} if estimate else {}), indent=2)
 
 
 def offline_plan(config: JobConfig) -> OfflinePlan:

@@ -215,7 +215,7 @@ def check_identity(
     if may_change_optimizer:
         there, here = _without_settings(there), _without_settings(here)
     return [
-        f"{key}: found {_told(here, key)}, expected {_told(there, key)} as in the checkpoint "
+        f"{key}: found {_value_of(here, key)}, expected {_value_of(there, key)} as in the checkpoint "
         f"{folder_of(manifest.name)}"
         for key in {**there, **here}
         if _plain(there.get(key, ...)) != _plain(here.get(key, ...))
@@ -248,5 +248,5 @@ def _plain(value: Any) -> str:
     return json.dumps(value)
 
 
-def _told(values: Mapping[str, Any], key: str) -> str:
+def _value_of(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else NOT_SET

@@ -171,8 +171,10 @@ def _reason(error: BaseException) -> tuple[str, str]:
     from botocore.exceptions import ClientError
 
     if isinstance(error, ClientError):
-        told = error.response.get("Error", {})
-        return told.get("Code", ""), f"{told.get('Code', '')}: {told.get('Message', '')}".strip(": .")
+        details = error.response.get("Error", {})
+        return details.get("Code", ""), f"{details.get('Code', '')}: {details.get('Message', '')}".strip(
+            ": ."
+        )
     return "", " ".join(str(error).split()).rstrip(".")
 
 

@@ -77,8 +77,8 @@ def plan(
         else:
             report = _look(job)
             if as_json:
-                told = {"forecast": forecast_json(found)} if found else {}
-                print(json.dumps(json.loads(report.as_json()) | told, indent=2))
+                forecast = {"forecast": forecast_json(found)} if found else {}
+                print(json.dumps(json.loads(report.as_json()) | forecast, indent=2))
             else:
                 _show(report)
         if found is not None and not as_json:
@@ -119,8 +119,8 @@ def status(
         stack = _stack(config, settings)
         parts, machines = stack.status()
         if as_json:
-            told = [vars(each) | {"hours": round(hours(each), 3)} for each in machines]
-            print(json.dumps({"parts": [f"{p.kind} {p.name}" for p in parts], "machines": told}, indent=2))
+            rows = [vars(each) | {"hours": round(hours(each), 3)} for each in machines]
+            print(json.dumps({"parts": [f"{p.kind} {p.name}" for p in parts], "machines": rows}, indent=2))
             return
         if not parts and not machines:
             print(f"There is nothing of the stack {stack.site.name} in {stack.site.region}.")

@@ -120,13 +120,13 @@ class JobServer:
         os.environ[URL_VARIABLE] = url  # Ray takes this, or RAY_ADDRESS, before its argument
         _pass_proxies_by(url)
         self.url = url
-        self._client = _told(lambda: JobSubmissionClient(url), f"address: {url}")
+        self._client = _in_one_sentence(lambda: JobSubmissionClient(url), f"address: {url}")
 
     def submit(
         self, job: str, entrypoint: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
     ) -> None:
         """Upload the files that `runtime_env` names and start the job; returns once the server accepted it."""
-        _told(
+        _in_one_sentence(
             lambda: self._client.submit_job(
                 submission_id=job,
                 entrypoint=entrypoint,
@@ -138,7 +138,7 @@ class JobServer:
 
     def jobs(self) -> list[SubmittedJob]:
         """Our jobs, the oldest first."""
-        details = _told(self._client.list_jobs, "status")
+        details = _in_one_sentence(self._client.list_jobs, "status")
         ours = [_job(each) for each in details if each.submission_id and OURS in (each.metadata or {})]
         return sorted(ours, key=lambda job: job.started_s or 0.0)
 
@@ -154,7 +154,7 @@ class JobServer:
 
     def log(self, name: str) -> str:
         """The output of the job so far."""
-        return str(_told(lambda: self._client.get_job_logs(name), f"logs of {name}"))
+        return str(_in_one_sentence(lambda: self._client.get_job_logs(name), f"logs of {name}"))
 
     def follow(self, name: str, say: Callable[[str], None]) -> None:
         """Call `say` with the output of the job, from its start on, until it ends. Raises OSError as `say` does."""
@@ -168,13 +168,13 @@ class JobServer:
                     unsaid.append(error)
                     return
 
-        _told(lambda: asyncio.run(tail()), f"logs of {name}")
+        _in_one_sentence(lambda: asyncio.run(tail()), f"logs of {name}")
         if unsaid:
             raise unsaid[0]
 
     def stop(self, name: str) -> None:
         """Ask the job to end; returns at once."""
-        _told(lambda: self._client.stop_job(name), f"stop {name}")
+        _in_one_sentence(lambda: self._client.stop_job(name), f"stop {name}")
 
 
 def _pass_proxies_by(url: str) -> None:
@@ -192,7 +192,7 @@ def _job(details: Any) -> SubmittedJob:
     )
 
 
-def _told(ask: Callable[[], Any], what: str) -> Any:
+def _in_one_sentence(ask: Callable[[], Any], what: str) -> Any:
     """Call Ray's client; turn every error that it raises into a ClusterError of one sentence."""
     import aiohttp
     import ray

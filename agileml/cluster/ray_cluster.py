@@ -356,8 +356,10 @@ def _is_a_node(host: str, port: int) -> None:
 
 def _has_our_python(gcs_address: str) -> None:
     with answering(gcs_address):
-        told = gcs_client(gcs_address).internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=1.0)
-    check_python(json.loads(told).get("python_version") if told else None, gcs_address)
+        metadata = gcs_client(gcs_address).internal_kv_get(
+            b"CLUSTER_METADATA", namespace=b"cluster", timeout=1.0
+        )
+    check_python(json.loads(metadata).get("python_version") if metadata else None, gcs_address)
 
 
 def check_python(found: str | None, gcs_address: str) -> None:

@@ -275,9 +275,7 @@ class Document:
 
 def _key_of(path: str) -> Key:
     """The parts of `key.path`: numbers of list items as such, a part in quotes as it is, with its dots."""
-    parts = re.split(
-        r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)', path
-    )  # at dots with as many quotes to their right as are closed
+    parts = re.split(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)', path)  # at dots outside of quotes
     return tuple(
         int(part) if part.isdecimal() else part[1:-1] if re.fullmatch(r'"[^"]+"', part) else part
         for part in parts

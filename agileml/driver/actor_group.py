@@ -33,7 +33,7 @@ from agileml.net.keys import KeyPair
 from agileml.net.outbox import OutboxReader
 from agileml.net.sealed_keys import seal
 from agileml.process.actors import start_head, start_machine
-from agileml.process.head import HeadState, Told
+from agileml.process.head import ForDriver, HeadState
 from agileml.process.spec import RunSpec
 
 RESTART_S = 120.0  # to wait for another controller: a starved host takes a minute to start a process
@@ -62,7 +62,7 @@ class ActorGroup:
         self._numbers = itertools.count()
         self.failures = Failures(spec.config.max_failures)
         self._stop: Stop | None = None
-        self._reader = OutboxReader[Told]()
+        self._reader = OutboxReader[ForDriver]()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
         public = startup.result(self._head.public_key.remote(), what, logs_folder, watch_head)
@@ -146,7 +146,7 @@ class ActorGroup:
         for actor in self._ready(lambda actor: actor.starting):
             reference, actor.starting = actor.starting, None
             try:
-                told = ray.get(reference)
+                answer = ray.get(reference)
             except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
                 is_begun = actor.address is not None
                 actor.starting = (actor.handle.address if is_begun else actor.handle.public_key).remote()
@@ -156,12 +156,12 @@ class ActorGroup:
                 continue
             if actor.name in self._ended:
                 continue
-            if isinstance(told, bytes):
-                sealed = seal(self._keys, told, self._spec.run, actor.name)
+            if isinstance(answer, bytes):
+                sealed = seal(self._keys, answer, self._spec.run, actor.name)
                 actor.head = self._head_address
                 actor.starting = actor.handle.begin.remote(sealed, actor.head)
                 continue
-            actor.has_begun(told)
+            actor.has_begun(answer)
             if actor.head != self._head_address:  # the controller was replaced meanwhile
                 actor.handle.meet.remote(self._head_address)
             if actor.watch is None:
@@ -285,7 +285,9 @@ class ActorGroup:
                 if state is None or state.address != self._head_address:
                     self._meet_new_head()  # the one before died unobserved
                 if state is not None:
-                    return replace(state, told=self._reader.take(state.address, state.first, state.told))
+                    return replace(
+                        state, pending=self._reader.take(state.address, state.first, state.pending)
+                    )
         raise ControllerLostError(f"the controller's process died {STARTS} times in a row")
 
     def _begin_head(self, public: bytes) -> Any:
@@ -318,7 +320,7 @@ class ActorGroup:
                 self._head.register.remote(actor.address, actor.up)
                 actor.handle.meet.remote(self._head_address)
         for actor in were_up:
-            if self._ended.is_told(actor.name):
+            if self._ended.is_reported(actor.name):
                 self._head.register_gone.remote(actor.up, Loss.GONE_BEFORE)
         if self._stop is not None:
             self._head.tell.remote(self._stop)

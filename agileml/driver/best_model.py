@@ -56,7 +56,7 @@ class BestModel:
         self._values: dict[int, float] = {}  # by clock, what was evaluated
         self._reading: tuple[Finished, Callable[[], Parts | None]] | None = None
 
-    def heard(self, event: RunEvent | object) -> None:
+    def on_event(self, event: RunEvent | object) -> None:
         """Take an event of the run."""
         match event:
             case MembershipChanged(base=base, rolled_back=True):  # what comes is done and evaluated again

@@ -60,7 +60,7 @@ def write_last_good(
             f"{error}; the last good cut, of clock {clock}, could not be kept: {problem}", error.trace
         )
     folder.events.write(RunFailed(str(error), clock))
-    told = f"{error}; the last good cut, of clock {clock}, is {where}"
+    sentence = f"{error}; the last good cut, of clock {clock}, is {where}"
     events = read_events(folder.events.path)
     summary: dict[str, Any] = summarize(
         events, config, params_sha256=digest, metrics={}, split={}, versions=versions
@@ -70,5 +70,5 @@ def write_last_good(
         folder.write_summary(summary)
         folder.write_report(build_report(dump(config), events, summary))
     except StorageError as problem:
-        told = f"{told}; {problem}"
-    return RunError(told, error.trace)
+        sentence = f"{sentence}; {problem}"
+    return RunError(sentence, error.trace)

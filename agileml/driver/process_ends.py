@@ -17,7 +17,9 @@ class ProcessEnds:
     def __init__(self, most: int = ENDED_KEPT) -> None:
         self._most = most
         self._ended: dict[str, None] = {}
-        self._untold: dict[str, NodeUp] = {}  # by successor: the machine that died last of those that were up
+        self._unreported: dict[
+            str, NodeUp
+        ] = {}  # by successor: the machine that died last of those that were up
 
     def __contains__(self, name: object) -> bool:
         """True for a machine whose process has ended, unless that is long ago."""
@@ -37,14 +39,14 @@ class ProcessEnds:
 
         If the dead one never came up, the controller does not know it, and is still to hear of the one before.
         """
-        before = self._untold.pop(dead.node, None)
-        if (untold := dead if was_up else before) is not None:
-            self._untold[successor] = untold
+        before = self._unreported.pop(dead.node, None)
+        if (unreported := dead if was_up else before) is not None:
+            self._unreported[successor] = unreported
 
     def settled(self, successor: str) -> NodeUp | None:
         """The machine whose end the controller must be told now that a successor is up, or none will come."""
-        return self._untold.pop(successor, None)
+        return self._unreported.pop(successor, None)
 
-    def is_told(self, name: str) -> bool:
+    def is_reported(self, name: str) -> bool:
         """Whether a controller that takes over is told of the end of this machine."""
-        return name in self._ended and all(dead.node != name for dead in self._untold.values())
+        return name in self._ended and all(dead.node != name for dead in self._unreported.values())

@@ -104,9 +104,9 @@ class RunLoop:
     def _write_trace(self) -> None:
         """Write trace.json, also for a run that failed."""
         if self._config.profile:
-            for told in self._trace.write(self._folder.path, read_events(self._folder.events.path)):
-                self._folder.events.write(Warned(told))
-                self._progress.say(told)
+            for warning in self._trace.write(self._folder.path, read_events(self._folder.events.path)):
+                self._folder.events.write(Warned(warning))
+                self._progress.say(warning)
 
     def _complete_trace(self) -> None:
         """Take the spans that machines have recorded since their last reports."""
@@ -202,7 +202,7 @@ class RunLoop:
         if self._best is None:
             return
         for happened in state.events:
-            self._best.heard(happened.event)
+            self._best.on_event(happened.event)
         judged = self._best.look(state.held, state.reported, self._group.begin_read)
         if judged is not None:
             self._group.tell(judged)

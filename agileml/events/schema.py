@@ -215,7 +215,7 @@ def table() -> str:
     """All events as a table in Markdown: their names in the log, their fields, and what they say."""
     lines = ["| `kind` | fields | |", "|---|---|---|"]
     for name, kind in KINDS.items():
-        told = "; ".join(f"`{each}` {_words(hint)}" for each, hint in _hints(cast("Any", kind)).items())
+        explained = "; ".join(f"`{each}` {_words(hint)}" for each, hint in _hints(cast("Any", kind)).items())
         says = " ".join((kind.__doc__ or "").split())
-        lines.append(f"| `{name}` | {told.replace('|', 'or')} | {says} |")
+        lines.append(f"| `{name}` | {explained.replace('|', 'or')} | {says} |")
     return "\n".join(lines) + "\n"

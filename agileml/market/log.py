@@ -130,8 +130,8 @@ class MarketLog:
                 self._log.write(AllocationEnded(record.at_s, record.number, ending, market))
             case Noticed():
                 for notice in record.notices:
-                    told = InstanceAtRisk if notice.alert is Alert.REBALANCE else InstanceNoticed
-                    self._log.write(told(record.at_s, notice.instance_id, notice.deadline_s))
+                    kind = InstanceAtRisk if notice.alert is Alert.REBALANCE else InstanceNoticed
+                    self._log.write(kind(record.at_s, notice.instance_id, notice.deadline_s))
             case Passed():
                 self._log.write(StepPassed(record.at_s, record.why))
             case Stray():

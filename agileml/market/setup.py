@@ -92,17 +92,17 @@ class MarketSetup:
         history, job = self.setting.history, self.setting.job
         if not self.is_played:
             return ()
-        told: list[str] = []
+        notes: list[str] = []
         if (hours := (history.end_s - self.start_s) / HOUR_S) < job.hours:
-            told.append(f"the market ends after {hours:.2f} h, before a job of {job.hours:g} h does")
+            notes.append(f"the market ends after {hours:.2f} h, before a job of {job.hours:g} h does")
         length = Interval(self.start_s, self.start_s + round(job.hours * HOUR_S))
-        told += [
+        notes += [
             f"the recording has a hole {hole} ({hole.seconds / HOUR_S:.0f} h) within the job's hours: the prices "
             "before it are taken to hold"
             for hole in history.holes
             if hole.overlap(length).seconds
         ]
-        return (*told, *history.gone_notes)
+        return (*notes, *history.gone_notes)
 
     @property
     def vcpus(self) -> dict[str, int]:
@@ -348,13 +348,13 @@ def _scheme(market: LocalMarketConfig | CloudMarketConfig) -> Scheme:
     try:
         scheme = find_scheme(name)
     except UnknownSchemeError as error:
-        told = str(error)
+        sentence = str(error)
         if ":" not in name:
-            told = (
+            sentence = (
                 f"there is no scheme {name!r} for a running job; there are {', '.join(_policies(market))}, "
                 "or your own as package.module:Class"
             )
-        raise ConfigError(told, key=("market", "policy")) from None
+        raise ConfigError(sentence, key=("market", "policy")) from None
     if not _runs(scheme):
         why = "it knows the future" if scheme.yardstick else "it restarts from checkpoints"
         raise ConfigError(

@@ -28,20 +28,20 @@ class Outbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: list[T] = []
-        self._first = self._told = 0
+        self._first = self._handed_out = 0
 
     def append(self, item: T) -> None:
         """Add an item."""
         self._items.append(item)
 
-    def tell(self) -> tuple[int, tuple[T, ...]]:
+    def pending(self) -> tuple[int, tuple[T, ...]]:
         """All items, and the number of the first."""
-        self._told = self._first + len(self._items)
+        self._handed_out = self._first + len(self._items)
         return self._first, tuple(self._items)
 
     def drop(self, done: int | None) -> Sequence[T]:
-        """Drop and return the items below number `done`; None: all that were told."""
-        count = (self._told if done is None else done) - self._first
+        """Drop and return the items below number `done`; None: all that `pending` returned last."""
+        count = (self._handed_out if done is None else done) - self._first
         assert 0 <= count <= len(self._items), (done, self._first)
         dropped, self._items = self._items[:count], self._items[count:]
         self._first += count

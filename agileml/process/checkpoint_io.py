@@ -146,7 +146,7 @@ class ManifestWriter:
         self._report = report
         self._warn = warn
         self._threads: list[threading.Thread] = []
-        self._told = ""  # the last reported reason why old checkpoints stay
+        self._warned = ""  # the last reported reason why old checkpoints stay
 
     def ask(self, seal: Seal) -> None:
         """Start to write the manifest of a checkpoint."""
@@ -175,9 +175,9 @@ class ManifestWriter:
             checkpoint.prune(store, self._spec.config.checkpoint.keep)
         except Exception as error:  # the next checkpoint tries again
             stays = f"old files of checkpoints stay: {_sentence(error)}"
-        if stays and stays != self._told:  # without a right, each time: once a minute, for weeks
+        if stays and stays != self._warned:  # without a right, each time: once a minute, for weeks
             self._warn(stays)
-        self._told = stays
+        self._warned = stays
 
 
 def _sentence(error: Exception) -> str:

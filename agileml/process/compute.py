@@ -34,7 +34,7 @@ from agileml.core.protocol.commands import (
 )
 from agileml.core.protocol.messages import Failure
 from agileml.process.steady_clock import wall_s
-from agileml.process.user_failures import ComputeJob, failure_while, told, warm_up
+from agileml.process.user_failures import ComputeJob, failure_while, problem_of, warm_up
 from straggler.coverage import Units, members
 
 Blocks = tuple[Array, ...]
@@ -283,7 +283,7 @@ class ComputeThread(ComputeJobs):
                 while self._next():
                     pass
             except BaseException as error:  # also SystemExit: this thread must not end unreported
-                self._report(failure_while(self._doing, *told(error)))
+                self._report(failure_while(self._doing, *problem_of(error)))
 
     def _do(self, job: ComputeJob, delivery: Delivery | None) -> None:
         match job:

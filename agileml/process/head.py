@@ -64,22 +64,22 @@ from agileml.process.spec import RunSpec
 from agileml.process.steady_clock import wall_s
 
 TICK_S = 0.05
-GONE_TOLD = 256  # names of gone machines, repeated to the others: a message may be lost
+GONE_REPEATED = 256  # names of gone machines, repeated to the others: a message may be lost
 
 
-Told = Happened | Released | Strike  # `state` repeats each until the driver has dealt with it
+ForDriver = Happened | Released | Strike  # `state` repeats each until the driver has dealt with it
 
 
 @dataclass(frozen=True)
 class HeadState:
-    """The state of the run, and in `told` what the driver has not dealt with, from number `first` on.
+    """The state of the run, and in `pending` what the driver has not dealt with, from number `first` on.
 
     `address`: this controller's. A machine that is gone is in `spent_s` one last time.
     """
 
     address: Address
     first: int
-    told: tuple[Told, ...]
+    pending: tuple[ForDriver, ...]
     clock: int
     reported: int  # no report of a clock before this one is still to come
     stage: int
@@ -97,17 +97,17 @@ class HeadState:
     @property
     def events(self) -> tuple[Happened, ...]:
         """The events to write."""
-        return tuple(each for each in self.told if isinstance(each, Happened))
+        return tuple(each for each in self.pending if isinstance(each, Happened))
 
     @property
     def released(self) -> tuple[str, ...]:
         """The machines that were released."""
-        return tuple(each.node for each in self.told if isinstance(each, Released))
+        return tuple(each.node for each in self.pending if isinstance(each, Released))
 
     @property
     def strikes(self) -> tuple[Strike, ...]:
         """The planned faults to apply."""
-        return tuple(each for each in self.told if isinstance(each, Strike))
+        return tuple(each for each in self.pending if isinstance(each, Strike))
 
 
 class Head:
@@ -127,7 +127,7 @@ class Head:
         job = spec.job(application)
         identity = Identity.of(spec.config, job.layout.tables, spec.application, job.layout.borders)
         self._lock = threading.Lock()
-        self._outbox: Outbox[Told] = Outbox()
+        self._outbox: Outbox[ForDriver] = Outbox()
         newest = store.newest()
         look = saved_before if newest else resumed
         checkpoint = look(spec, job, identity, self._warn)
@@ -148,11 +148,11 @@ class Head:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._addresses: dict[str, Address] = {}
         self._connected: set[str] = set()
-        self._met_s: dict[str, float] = {}  # when a machine last spoke, or was told our address
+        self._met_s: dict[str, float] = {}  # when a machine last spoke, or got our address
         self._meet_again_s = spec.config.heartbeat.timeout_s
         self._seen_due_s = 0.0
         self._usage: dict[str, Usage] = {}
-        self._gone: deque[str] = deque(maxlen=GONE_TOLD)
+        self._gone: deque[str] = deque(maxlen=GONE_REPEATED)
         self._to_drop: set[str] = set()  # from `_usage`, once `state` has returned it
         self._bytes_before = (0,) * len(KINDS)  # sent by machines that were dropped
         self._worked: list[tuple[str, Worked]] = []
@@ -209,12 +209,12 @@ class Head:
     def tell(self, event: ControllerInput) -> None:
         """Hand an event to the controller, such as a preemption notice, an admission or the loss of a machine."""
 
-        def told() -> None:
+        def handle() -> None:
             if isinstance(event, NodeDown):
                 self._forget(event.node)
             self._handle(event)
 
-        self._call(told)
+        self._call(handle)
 
     def state(self, written: Done | None = None) -> HeadState:
         """The state of the run; figures of work and spans are returned once.
@@ -224,8 +224,8 @@ class Head:
         """
         with self._lock:
             if written is None or written.sender == self.address:
-                self._forget_told(written)
-            first, told = self._outbox.tell()
+                self._forget_done(written)
+            first, pending = self._outbox.pending()
             worked, self._worked = tuple(self._worked), []
             spans, self._spans = tuple(self._spans), []
             sent = [self._bytes_before, *(usage.bytes_sent for usage in self._usage.values())]
@@ -237,7 +237,7 @@ class Head:
             return HeadState(
                 address=self.address,
                 first=first,
-                told=told,
+                pending=pending,
                 clock=self._controller.completed,
                 reported=self._controller.reported,
                 stage=view.stage if view else 0,
@@ -253,7 +253,7 @@ class Head:
                 halted=self._halted,
             )
 
-    def _forget_told(self, written: Done | None) -> None:
+    def _forget_done(self, written: Done | None) -> None:
         for each in self._outbox.drop(written.count if written is not None else None):
             if isinstance(each, Happened) and isinstance(event := each.event, StepsLogged):
                 steps = event.first + len(event.positions)

@@ -279,7 +279,7 @@ class Machine:
             else:
                 self.node.found(event.name)
         for name in self._transport.sending():
-            self.node.heard(name, wall_s())
+            self.node.receiving(name, wall_s())
         while True:
             try:
                 done = self._inbox.get_nowait()

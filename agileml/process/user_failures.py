@@ -15,14 +15,14 @@ MOST_CHARACTERS = 100_000  # of a sentence or a trace: an exception may print th
 ComputeJob = Begin | Compute | LoadSlices
 
 
-def told(error: BaseException) -> tuple[str, str]:
+def problem_of(error: BaseException) -> tuple[str, str]:
     """The sentence for an exception of user code, and the traceback where it helps. Both can travel: their length is
     bounded, and bytes that are no text are escaped, as in a file name in another encoding."""
-    problem, trace = (text.encode("utf-8", "backslashreplace").decode() for text in _told(error))
+    problem, trace = (text.encode("utf-8", "backslashreplace").decode() for text in _unbounded(error))
     return problem[:MOST_CHARACTERS], trace[-MOST_CHARACTERS:]
 
 
-def _told(error: BaseException) -> tuple[str, str]:
+def _unbounded(error: BaseException) -> tuple[str, str]:
     if isinstance(error, UnitError):
         return f"{error.place}: {error.problem}", error.trace
     if isinstance(error, InputError | MemoryError):

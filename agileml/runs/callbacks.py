@@ -119,7 +119,7 @@ class Callbacks:
         """The run begins."""
         self._each(lambda callback: callback.on_start(folder, config))
 
-    def heard(self, event: RunEvent) -> str | None:
+    def on_event(self, event: RunEvent) -> str | None:
         """Pass an event to the callbacks. Returns the reason to end the run, if a callback has one."""
         row = self._rows.of(event)
         if row is not None:
@@ -144,7 +144,7 @@ class Callbacks:
         self._each(lambda callback: callback.on_end(result))
 
     @contextmanager
-    def told_of_failures(self) -> Iterator[None]:
+    def reporting_failures(self) -> Iterator[None]:
         """Tell the callbacks that the run has failed, if what is done here raises."""
         try:
             yield
@@ -160,6 +160,6 @@ class Callbacks:
                 reason = call(callback) or reason
             except Exception as error:
                 self._callbacks.remove(callback)
-                told = isinstance(error, CallbackError)
-                self.warn(str(error) if told else failure_of(callback, error))
+                is_sentence = isinstance(error, CallbackError)
+                self.warn(str(error) if is_sentence else failure_of(callback, error))
         return reason

@@ -74,8 +74,8 @@ class EventLog:
             _hold(self._file)
             if not os.fstat(self._file).st_size:  # a power failure took the line that it had begun with
                 os.write(self._file, header().encode() + b"\n")
-        self.heard: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
-        self.told: Callable[[str], None] = lambda sentence: (
+        self.on_event: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
+        self.on_line_lost: Callable[[str], None] = lambda sentence: (
             None
         )  # called when a line is left out for the first time
 
@@ -95,7 +95,7 @@ class EventLog:
             for line in lines:
                 self._append(to_line(line))
             self._may_rotate()
-        self.heard(event)
+        self.on_event(event)
 
     def _append(self, text: str) -> None:
         line = text.encode() + b"\n"
@@ -106,7 +106,7 @@ class EventLog:
         except OSError as error:
             os.ftruncate(self._file, size)
             if not self.lost:
-                self.told(
+                self.on_line_lost(
                     f"{self.path}: lines do not fit and are left out ({error.strerror}); the run goes on"
                 )
             self.lost += 1

@@ -73,5 +73,5 @@ def serve(descriptor: int) -> None:
             send(connection, end)
         except (pickle.PicklingError, TypeError, AttributeError):
             assert isinstance(end, Raised), end
-            told = "".join(traceback.format_exception(end.error))
-            send(connection, Raised(RunError(f"{type(end.error).__name__}: {end.error}", told)))
+            trace = "".join(traceback.format_exception(end.error))
+            send(connection, Raised(RunError(f"{type(end.error).__name__}: {end.error}", trace)))

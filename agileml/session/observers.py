@@ -57,8 +57,8 @@ def observe(
         folder.events.write(Warned(sentence))
         progress.say(sentence)
 
-    def heard(event: RunEvent) -> None:
-        reason = callbacks.heard(event)
+    def on_event(event: RunEvent) -> None:
+        reason = callbacks.on_event(event)
         if reason is not None and not stop_signal.is_asked:
             stop_signal.ask()
             clock = event.clock if isinstance(event, ClockDone | Evaluated) else 0
@@ -67,4 +67,4 @@ def observe(
 
     callbacks.warn = warn
     callbacks.start(folder.path, config.model_dump(mode="json"))
-    folder.events.heard, folder.events.told = heard, progress.say
+    folder.events.on_event, folder.events.on_line_lost = on_event, progress.say

@@ -179,7 +179,7 @@ def _check_same(now: JobConfig, then: JobConfig, folder: Path) -> None:
         mine, theirs = getattr(now, name), getattr(then, name)
         if mine != theirs:
             raise ConfigError(
-                f"found {_told(mine)}, expected {_told(theirs)} as in {folder / CONFIG}", key=(name,)
+                f"found {_shown(mine)}, expected {_shown(theirs)} as in {folder / CONFIG}", key=(name,)
             )
     if now.pipeline is not None and now.partitions not in (None, then.partitions):
         raise ConfigError(
@@ -204,7 +204,7 @@ SAME = (
 )
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     return show(value.model_dump(mode="json") if isinstance(value, Section) else value)
 
 

@@ -78,17 +78,20 @@ def judge(
     if newest is None:
         from_where = "its newest checkpoint, which cannot be read just now"
     if is_stopping:
-        told = f"{cause} after it was told to stop; the same command goes on from {from_where}"
-        return RestartVerdict(Next.STOP, 0.0, cause, told, clock)
+        sentence = f"{cause} after it was told to stop; the same command goes on from {from_where}"
+        return RestartVerdict(Next.STOP, 0.0, cause, sentence, clock)
     in_a_row = sum(1 for _ in takewhile(lambda each: each.clock == clock, reversed(restarts[earlier:])))
     if in_a_row >= most:
-        told = f"{cause}; given up after {most} restarts from {from_where}, none of which reached a newer checkpoint"
-        return RestartVerdict(Next.GIVE_UP, 0.0, cause, told, clock)
+        sentence = (
+            f"{cause}; given up after {most} restarts from {from_where}, "
+            "none of which reached a newer checkpoint"
+        )
+        return RestartVerdict(Next.GIVE_UP, 0.0, cause, sentence, clock)
     # From 2 ** 1024 on a float overflows: with many --restarts a head may stay away for days.
     wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(in_a_row - 1, 100)) if in_a_row else 0.0
     when = f" in {wait_s:g} s" if wait_s else ""
-    told = f"{cause}; the run goes on{when} from {from_where} (restart {len(restarts) + 1})"
-    return RestartVerdict(Next.AGAIN, wait_s, cause, told, clock)
+    sentence = f"{cause}; the run goes on{when} from {from_where} (restart {len(restarts) + 1})"
+    return RestartVerdict(Next.AGAIN, wait_s, cause, sentence, clock)
 
 
 def known_clock(newest: int | None, restarts: Sequence[Restart]) -> int:

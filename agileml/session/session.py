@@ -220,12 +220,12 @@ class _Session:
                 self.observers.recall(before.evaluations)
                 if self.best_rule is not None:
                     self.best_rule.best = before.best()
-            with Progress(self.config.clocks) as progress, self.observers.told_of_failures():
+            with Progress(self.config.clocks) as progress, self.observers.reporting_failures():
                 observe(self.observers, self.config, folder, progress, self.stop_signal)
                 tables = train(folder, progress)
             return_to(self.spec.folder)
             folder.events.write(RunFinished(folder.events.now_s - started_s))
-            with self.observers.told_of_failures():
+            with self.observers.reporting_failures():
                 result = self._write(folder, tables)
             self.observers.end(result)
             return result
@@ -236,10 +236,10 @@ class _Session:
     def _keep(self, folder: Path) -> None:
         """Copy a run's folder from a cloud's head, which will be given back, whether the run failed or not."""
         if isinstance(self.config.market, CloudMarketConfig) and not self.is_reference:
-            worked, told = kind_of(self.config.market).keep(folder)
-            if told:
+            worked, sentence = kind_of(self.config.market).keep(folder)
+            if sentence:
                 to = sys.stdout if worked else Screen()
-                print(f"kept {told}" if worked else f"proteus: {told}", file=to)
+                print(f"kept {sentence}" if worked else f"proteus: {sentence}", file=to)
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
         digest = folder.write_model(tables, self.application.as_model(tables))
@@ -374,11 +374,11 @@ class _Session:
                 raise
             except RunError as error:
                 fleet.check_head()
-                told = write_last_good(
+                failure = write_last_good(
                     error, group, self.job.layout, folder, self.config, versions(), self.application.as_model
                 )
                 group.stop(timeout_s=0.2)
-                raise told from error
+                raise failure from error
             except BaseException as error:
                 if isinstance(error, Exception):
                     fleet.check_head()

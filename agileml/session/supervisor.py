@@ -83,15 +83,15 @@ class Supervisor:
     def _read(self) -> Supervision | None:
         """The record, once its file system can be read, which may be away for a while; None, after a sentence, where
         there is none any more, or the run was told to stop meanwhile."""
-        is_told = False
+        is_reported = False
         while True:
             try:
                 record = read_supervision(self._folder)
             except OSError as error:
-                if not is_told:
+                if not is_reported:
                     why = f"{self._folder / SUPERVISION} could not be read: {error.strerror}"
                     self._say(f"{why}; it is tried again every {self._pause_s:g} s")
-                is_told = True
+                is_reported = True
                 if self._stopping.wait(self._pause_s):
                     return None
                 continue
@@ -104,14 +104,14 @@ class Supervisor:
     def _begin_again(self, record: Supervision, cause: str, clock: int) -> bool:
         """Record a restart, once there is room on the disk for it; False: told to stop before."""
         begun = replace(record, restarts=(*record.restarts, Restart(time.time(), cause, clock)))
-        is_told = False
+        is_reported = False
         while True:
             try:
                 self._write(begun)
             except StorageError as error:
-                if not is_told:
+                if not is_reported:
                     self._say(f"{error}; it is tried again every {self._pause_s:g} s")
-                is_told = True
+                is_reported = True
                 if self._stopping.wait(self._pause_s):
                     return False
             else:

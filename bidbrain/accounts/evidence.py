@@ -49,17 +49,17 @@ class LedgerRisk:
             self._read += 1
         return self._book
 
-    def _take(self, told: RiskBook | Watch, entry: Entry) -> None:
+    def _take(self, taker: RiskBook | Watch, entry: Entry) -> None:
         market, number = entry.market, entry.allocation
         if market is None or number is None or market.zone == ON_DEMAND_ZONE:
             return
         if entry.kind is EntryKind.GRANT:
             assert entry.vcpus is not None
-            told.granted(entry.at_s, number, market, -(-entry.vcpus // self._per_machine(market)))
+            taker.granted(entry.at_s, number, market, -(-entry.vcpus // self._per_machine(market)))
         elif entry.kind is EntryKind.REFUSED:
             if entry.reason is None:  # else a quota or a limit refused, not the pool
-                told.refused(entry.at_s, market)
+                taker.refused(entry.at_s, market)
         elif entry.kind is EntryKind.NOTICE:
-            told.hinted(entry.at_s, market)
+            taker.hinted(entry.at_s, market)
         elif entry.kind in ENDINGS:
-            told.ended(entry.at_s, number, evicted=entry.kind is EntryKind.EVICTION)
+            taker.ended(entry.at_s, number, evicted=entry.kind is EntryKind.EVICTION)

@@ -123,8 +123,8 @@ def client(service: str, region: str, endpoint: str | None = None, attempts: int
 
 def refusal(code: str, message: str, what: str) -> CloudError:
     """The error of our protocol for an error code of EC2."""
-    told = " ".join(message.partition(ENCODED)[0].split())
-    sentence = f"{what}: AWS answers {code}, {told.rstrip('.')}"
+    said = " ".join(message.partition(ENCODED)[0].split())
+    sentence = f"{what}: AWS answers {code}, {said.rstrip('.')}"
     if code in CAPACITY:
         return CapacityError(sentence)
     if code in QUOTA:
@@ -144,11 +144,11 @@ def refusal(code: str, message: str, what: str) -> CloudError:
 def _refused(answer: Mapping[str, Any], what: str) -> CloudError:
     """The error for an answer that is one. EC2 says with status 500, too, that it has no capacity: nothing was sold."""
     found, status = answer.get("Error", {}), answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    told = refusal(str(found.get("Code")), str(found.get("Message")), what)
-    if status < 500 or isinstance(told, CapacityError | QuotaError):
-        return told
+    refused = refusal(str(found.get("Code")), str(found.get("Message")), what)
+    if status < 500 or isinstance(refused, CapacityError | QuotaError):
+        return refused
     # botocore makes up the code of an answer that has none, as from a load balancer: the status.
-    return UnknownOutcomeError(str(told) if found.get("Message") else f"{what}: AWS answers {status}")
+    return UnknownOutcomeError(str(refused) if found.get("Message") else f"{what}: AWS answers {status}")
 
 
 @contextmanager

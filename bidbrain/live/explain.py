@@ -48,8 +48,8 @@ class ExplainedLine:
 
 
 @dataclass
-class _Told:
-    """The state between two lines: orders under way, the market of each allocation, decisions not told yet."""
+class _Context:
+    """The state between two lines: orders under way, the market of each allocation, decisions not shown yet."""
 
     ordered: dict[int, Ordered] = field(default_factory=dict)
     markets: dict[int, str] = field(default_factory=dict)
@@ -70,27 +70,27 @@ def explain(records: Iterable[Record]) -> Iterator[ExplainedLine]:
 
     Decisions that kept everything are counted, not listed.
     """
-    told = _Told()
+    context = _Context()
     for record in records:
-        yield from _lines(record, told)
+        yield from _lines(record, context)
 
 
-def _lines(record: Record, told: _Told) -> Iterator[ExplainedLine]:
+def _lines(record: Record, context: _Context) -> Iterator[ExplainedLine]:
     match record:
         case Opened(job, scheme, start_s):
             yield ExplainedLine(start_s, 0, f"{job}: {scheme} decides")
         case Decided():
-            yield from _decided(record, told)
+            yield from _decided(record, context)
         case Ordered():
-            told.ordered[record.order] = record
+            context.ordered[record.order] = record
             if record.market.zone != ON_DEMAND_ZONE:
-                told.number(record.order, record.parts, str(record.market))
+                context.number(record.order, record.parts, str(record.market))
         case Answered():
-            yield from _answered(record, told)
+            yield from _answered(record, context)
         case Passed(at_s, why):
             yield ExplainedLine(at_s, 1, f"not done: {why}")
         case Ended(at_s, number, ending):
-            market = told.markets.get(number, "on demand")
+            market = context.markets.get(number, "on demand")
             yield ExplainedLine(at_s, 1, f"{market}, allocation {number}: {ENDINGS[ending]}")
         case Noticed(at_s, notices):
             for notice in notices:
@@ -104,13 +104,13 @@ def _lines(record: Record, told: _Told) -> Iterator[ExplainedLine]:
             yield ExplainedLine(at_s, 0, f"the end: {reason}")
 
 
-def _decided(record: Decided, told: _Told) -> Iterator[ExplainedLine]:
+def _decided(record: Decided, context: _Context) -> Iterator[ExplainedLine]:
     if not record.steps:
-        told.kept += 1
+        context.kept += 1
         return
-    if told.kept:
-        yield ExplainedLine(record.at_s, 0, f"({told.kept} decisions that changed nothing)")
-        told.kept = 0
+    if context.kept:
+        yield ExplainedLine(record.at_s, 0, f"({context.kept} decisions that changed nothing)")
+        context.kept = 0
     figures = record.figures
     traffic = f"{figures.traffic_gb_per_h:g} GB/h, " if figures.traffic_gb_per_h else ""
     yield ExplainedLine(
@@ -120,21 +120,21 @@ def _decided(record: Decided, told: _Told) -> Iterator[ExplainedLine]:
         f"sigma {figures.sigma_s:.0f} s, {traffic}{usd(figures.spent):.2f} $ spent]",
     )
     for step in record.steps:
-        yield ExplainedLine(record.at_s, 1, f"{_step(step, told)}")
+        yield ExplainedLine(record.at_s, 1, f"{_step(step, context)}")
 
 
-def _step(step: Step, told: _Told) -> str:
+def _step(step: Step, context: _Context) -> str:
     match step:
         case Buy(market, vcpus, _, bid):
             return f"ask for {vcpus} vCPUs of {market}, at most {usd(bid):.4f} $/h"
         case BuyOnDemand(vcpus):
             return f"ask for {vcpus} vCPUs on demand"
         case Mark(what, number):
-            return f"{what.value.replace('_', ' ')} allocation {number} ({told.markets.get(number, 'on demand')})"
+            return f"{what.value.replace('_', ' ')} allocation {number} ({context.markets.get(number, 'on demand')})"
 
 
-def _answered(record: Answered, told: _Told) -> Iterator[ExplainedLine]:
-    ordered = told.ordered.pop(record.order)
+def _answered(record: Answered, context: _Context) -> Iterator[ExplainedLine]:
+    ordered = context.ordered.pop(record.order)
     got = len(record.instances)
     if not got:
         yield ExplainedLine(record.at_s, 1, f"{ordered.market} refused: {record.why}")
@@ -143,9 +143,9 @@ def _answered(record: Answered, told: _Told) -> Iterator[ExplainedLine]:
         what = "reliable machines"
     else:
         parts = min(ordered.parts, got)  # a market may have room for some alone: for the first of them
-        if record.order not in told.first:  # on demand: numbered when it is bought
-            told.number(record.order, parts, "on demand")
-        first, last = told.first[record.order], told.first[record.order] + parts - 1
+        if record.order not in context.first:  # on demand: numbered when it is bought
+            context.number(record.order, parts, "on demand")
+        first, last = context.first[record.order], context.first[record.order] + parts - 1
         what = f"allocation {first}" if first == last else f"allocations {first} to {last}"
     yield ExplainedLine(
         record.at_s, 1, f"got {got} of {ordered.market} at {usd(record.price):.4f} $/h ({what})"

@@ -156,7 +156,7 @@ class Service:
     def _advance(self, now_s: int) -> None:
         """Go through everything that happened until now, in the order of time, and decide where the policy is due."""
         state = self.state
-        self._steps.hear(now_s)
+        self._steps.pass_on_notices(now_s)
         try:
             ended = self._held.ended()
             quotes = self._quotes(now_s)

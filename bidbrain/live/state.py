@@ -72,7 +72,7 @@ class JobState:
         self.decided: Decided | None = None
         self.cursor = 0
         self.replacing = Replacing()
-        self.heard = False  # an event happened that the policy has not been asked about
+        self.has_news = False  # an event happened that the policy has not been asked about
         self.work_due = False  # there were evictions since the work was last journaled
         self.had_reliable = False
         self.full: set[Market] = set()  # markets that refused an order of the newest decision
@@ -103,10 +103,10 @@ class JobState:
         """Change the state by one record."""
         match record:
             case Opened():
-                self.opened, self.heard = record, True
+                self.opened, self.has_news = record, True
                 self.account.least_s = record.least_s
             case Decided():
-                self.decided, self.cursor, self.heard = record, 0, False
+                self.decided, self.cursor, self.has_news = record, 0, False
                 self.replacing = Replacing()
                 self.in_vain = self.in_vain + 1 if self._is_forbidden and not self._is_sold else 0
                 self._is_sold = self._is_forbidden = False
@@ -171,7 +171,7 @@ class JobState:
         pending = self.pending.pop(record.order)
         self.account.ordered.pop(record.order, None)
         ordered, order, instances = pending.ordered, pending.order, record.instances
-        self.heard |= ordered.due_s > ordered.at_s
+        self.has_news |= ordered.due_s > ordered.at_s
         whole = len(instances) >= order.instances
         self._is_sold |= bool(instances)
         self._is_forbidden |= not record.by_market
@@ -226,7 +226,7 @@ class JobState:
                 self._early += [notice] if self.pending else []
                 continue
             self.at_risk.add(number)
-            self.heard |= self.decided is not None and self.decided.wake_on_notice
+            self.has_news |= self.decided is not None and self.decided.wake_on_notice
             if notice.alert is Alert.REBALANCE:
                 entries = self.account.entries
                 at_s = max(now_s, entries[-1].at_s if entries else now_s)
@@ -262,7 +262,7 @@ class JobState:
         if step:
             self.replacing = self.replacing.gave_back(allocation.vcpus)
         self.cursor += step
-        self.heard |= not step
+        self.has_news |= not step
         self.work_due |= ending is Ending.EVICTED
 
     def _open(self, number: int) -> Allocation:
@@ -288,7 +288,7 @@ class JobState:
     @property
     def asks(self) -> bool:
         """True if an event calls for a decision of the policy."""
-        return self.heard and self.draining is None
+        return self.has_news and self.draining is None
 
     @property
     def last_s(self) -> int:

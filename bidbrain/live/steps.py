@@ -37,7 +37,7 @@ RETRY_S = 10  # until a call without an answer is repeated
 # Until refused reliable instances are ordered again; the second, at most, after a quota or a mistake that a person must
 # mend.
 RELIABLE_RETRY_S, MOST_RELIABLE_RETRY_S = 60, 600
-HEAR_S = 5  # between two polls for notices while a decision is carried out
+POLL_S = 5  # between two polls for notices while a decision is carried out
 
 
 class DecisionSteps:
@@ -46,24 +46,24 @@ class DecisionSteps:
     def __init__(self, job: LiveJob, held: HeldInstances, watch: TroubleWatch) -> None:
         self.retry_s = NEVER_S
         self._job, self._held, self._watch = job, held, watch
-        self._heard_s = 0
+        self._polled_s = 0
         self._unplaced: set[int] = set()  # orders of this process that the cloud has not heard of
         self._reliable_due_s = 0  # refused reliable instances are not ordered before
         self._reliable_pause_s = RELIABLE_RETRY_S
 
-    def hear(self, now_s: int) -> None:
+    def pass_on_notices(self, now_s: int) -> None:
         """Pass notices on even if other calls have no answer: the machines have two minutes."""
-        self._heard_s = now_s
+        self._polled_s = now_s
         try:
             self._held.pass_on_notices(now_s)
         except UnknownOutcomeError as error:
             self.not_answered(error)
 
-    def _hear_between_steps(self) -> None:
+    def _poll_between_steps(self) -> None:
         """Pass notices on between steps: on a cloud a step may take a minute, such as a machine that must leave."""
         now_s, is_silent = self._job.time.now_s(), self._watch.is_unanswered
-        if not self._job.cloud.together and not is_silent and now_s - self._heard_s >= HEAR_S:
-            self.hear(now_s)
+        if not self._job.cloud.together and not is_silent and now_s - self._polled_s >= POLL_S:
+            self.pass_on_notices(now_s)
 
     def carry_out(self, at_s: int, now_s: int) -> bool:
         """Take the decision's remaining steps; False: an answer is missing, and the rest is done later."""
@@ -71,7 +71,7 @@ class DecisionSteps:
         assert decided is not None
         begun_s = at_s = max(at_s if now_s - at_s <= LATE_S else now_s, state.last_s)
         while True:
-            self._hear_between_steps()
+            self._poll_between_steps()
             at_s = max(at_s, state.last_s)
             # On a cloud the machines of earlier steps take time to leave: that does not make a purchase late.
             known_s = at_s if self._job.cloud.together else begun_s

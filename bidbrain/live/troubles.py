@@ -52,12 +52,12 @@ class _Waves:
 
     count: int
     granted_s: int
-    heard_s: int
+    noticed_s: int
 
     @property
     def until_s(self) -> int:
         """When the job may order there again."""
-        return self.heard_s + (min(PAUSE_S << (self.count - 2), MOST_PAUSE_S) if self.count > 1 else 0)
+        return self.noticed_s + (min(PAUSE_S << (self.count - 2), MOST_PAUSE_S) if self.count > 1 else 0)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Failures:
         if at_s - granted_s >= EARLY_S:
             return self.lasted(market, granted_s)
         before = self._waves.get(market)
-        if before is None or granted_s > before.heard_s:  # else of the same wave
+        if before is None or granted_s > before.noticed_s:  # else of the same wave
             self._waves[market] = _Waves(1 if before is None else min(before.count + 1, 10), granted_s, at_s)
         return None
 

@@ -95,7 +95,7 @@ def _beginning_notes(
             f"{', '.join(map(str, late))}"
         )
     pieces = history.usable(train)
-    untold = [
+    unknown = [
         str(market)
         for market in markets
         if not any(
@@ -103,9 +103,9 @@ def _beginning_notes(
             for piece in pieces
         )
     ]
-    if untold:
+    if unknown:
         notes.append(
-            f"train has no hour of {', '.join(untold)}: the tables of proteus say that nobody is ever evicted there"
+            f"train has no hour of {', '.join(unknown)}: the tables of proteus say that nobody is ever evicted there"
         )
     return notes
 

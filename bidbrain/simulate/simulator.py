@@ -162,7 +162,7 @@ class Simulation:
 
     def _happen(self, now_s: int) -> bool:
         """Apply evictions, ends of hours and due requests of this instant; whether the policy must be asked."""
-        account, heard = self._books, now_s == self._start_s
+        account, has_news = self._books, now_s == self._start_s
         gone = self._exchange.taken_back(self._held(), now_s)
         for allocation in self._held():
             if allocation in gone:
@@ -170,13 +170,13 @@ class Simulation:
             elif now_s == allocation.hour_start_s + HOUR_S:
                 if allocation.phase is Phase.LEAVING:
                     account.end(now_s, allocation, Ending.TERMINATED)
-                    heard = True
+                    has_news = True
                 else:
                     account.next_hour(now_s, allocation, self._exchange.price(allocation.market, now_s))
         if gone:
             self._progress.evicted(now_s)
             account.work(now_s, self._progress.done_vcpu_s)
-        return self._come_due(now_s) or heard or bool(gone)
+        return self._come_due(now_s) or has_news or bool(gone)
 
     def _come_due(self, now_s: int) -> bool:
         """Grant or refuse the requests that are due."""
@@ -306,8 +306,8 @@ def with_traffic(outcome: Outcome, ledger: Ledger) -> tuple[Outcome, Ledger]:
         return outcome, ledger
     lines = traffic_lines(ledger.entries, ledger.header.types, ledger.header.traffic, outcome.end_s)
     amount = sum(line.micro_usd or 0 for line in lines)
-    told = replace(outcome, micro_usd=outcome.micro_usd + amount, traffic_micro_usd=amount)
-    return told, replace(ledger, entries=(*ledger.entries, *lines))
+    found = replace(outcome, micro_usd=outcome.micro_usd + amount, traffic_micro_usd=amount)
+    return found, replace(ledger, entries=(*ledger.entries, *lines))
 
 
 def simulate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -12,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from pipeline.yaml_text import YamlTextError, read_yaml
 
-_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 MOST_THREADS = 1024  # of a process; far beyond it OpenMP finds no memory for them
 
 
@@ -50,15 +48,7 @@ class TorchOptimizerConfig(BaseModel):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments besides the parameters."""
-        return {key: _with_numbers(value) for key, value in (self.model_extra or {}).items()}
-
-
-def _with_numbers(value: Any) -> Any:
-    """A value in which `1e-3`, to YAML a text unless it has a dot, is a number."""
-    if isinstance(value, list):
-        return [_with_numbers(each) for each in value]
-    is_number = isinstance(value, str) and _EXPONENT.fullmatch(value) is not None
-    return float(value) if is_number else value
+        return dict(self.model_extra or {})
 
 
 class PipelineConfig(_Strict):

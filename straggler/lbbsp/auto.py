@@ -205,6 +205,6 @@ class AutoBalance(Generic[Worker]):
     def _reason(self) -> str:
         """The time that a clock took, or would have taken, with each remedy to choose from."""
         count = len(self._costs)
-        told = [f"{self._mean_s(option):.3g} s with {WORDS[option]}" for option in self._options]
-        several = ", ".join(told[:-1])
-        return f"a clock takes {several} and {told[-1]} (the last {count} clocks)" if several else told[0]
+        each = [f"{self._mean_s(option):.3g} s with {WORDS[option]}" for option in self._options]
+        several = ", ".join(each[:-1])
+        return f"a clock takes {several} and {each[-1]} (the last {count} clocks)" if several else each[0]

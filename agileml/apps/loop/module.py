@@ -116,7 +116,7 @@ class ScriptModule(TorchModule):
         scale = None if self.model.loss_scale is None else self.model.loss_scale.rule()
         if scale != found.loss_scale and (scale is not None or self._items is not None):
             raise InputError(
-                f"prepare(): found {_told(found.loss_scale)} and {_told(scale)} where the run was started, expected "
+                f"prepare(): found {_shown(found.loss_scale)} and {_shown(scale)} where the run was started, expected "
                 "the same on every machine (torch disables a GradScaler of cuda where there is no such device)"
             )
         items = len(found.data.train)
@@ -288,7 +288,7 @@ class ScriptModule(TorchModule):
             self._script.stop()
 
 
-def _told(rule: LossScaleRule | None) -> str:
+def _shown(rule: LossScaleRule | None) -> str:
     return "no GradScaler that is enabled" if rule is None else f"a GradScaler of {rule}"
 
 

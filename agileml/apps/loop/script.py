@@ -207,10 +207,10 @@ class Script:
         except ScriptStopped:
             self._answers.put(ScriptEnded(was_stopped=True))
         except SystemExit as error:
-            told = InputError(
+            failure = InputError(
                 f"{self._source.name}: it called exit({error.code!r}), expected it to go on until its loop ends"
             )
-            self._answers.put(ScriptRaised(told))
+            self._answers.put(ScriptRaised(failure))
         except BaseException as error:  # this thread must not end without an answer
             self._answers.put(ScriptRaised(error))
         finally:

@@ -39,10 +39,10 @@ class LoopStepper(Stepper):
     # The present clock: itself, the number of the pass, the schedule's steps before it, and the factor of the rates.
     turn_of: Callable[[], tuple[int, int, int, float]]
 
-    def hear(self, batch: Batch) -> None:
+    def record_look_ups(self, batch: Batch) -> None:
         """The loop's body cannot run without a step, so the batch is handed to the model as usual: all but the target,
         or a mapping as it is."""
-        self.rows.hear(lambda: self._called_as_usual(batch.tree), "training")
+        self.rows.record_look_ups(lambda: self._called_as_usual(batch.tree), "training")
 
     def _called_as_usual(self, tree: Any) -> None:
         try:

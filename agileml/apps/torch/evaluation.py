@@ -51,11 +51,11 @@ class Evaluation:
         with tried_test_batch(items):
             return self.of(0, items)
 
-    def hear(self, start: int, stop: int, begin: BeginBatch) -> None:
+    def record_look_ups(self, start: int, stop: int, begin: BeginBatch) -> None:
         """Note in the stepper which rows `of` will look up."""
         with evaluating(self.stepper.module):
             for batch in self._batches(start, stop, begin):
-                self.stepper.rows.hear(partial(self.measured, batch), "evaluation")
+                self.stepper.rows.record_look_ups(partial(self.measured, batch), "evaluation")
 
     def _batches(self, start: int, stop: int, begin: BeginBatch) -> Iterator[Batch]:
         for number, first in enumerate(range(start, stop, self.at_once)):

@@ -127,10 +127,10 @@ class Stepper:
         with torch.no_grad(), autocasting(self.device, self._autocast):
             return self._objective(self.module, batch.tree)
 
-    def hear(self, batch: Batch) -> None:
+    def record_look_ups(self, batch: Batch) -> None:
         """Note in `rows` which rows a forward of the batch looks up, whatever parameters there are."""
         with autocasting(self.device, self._autocast):
-            self.rows.hear(lambda: self._objective(self.module, batch.tree), "training")
+            self.rows.record_look_ups(lambda: self._objective(self.module, batch.tree), "training")
 
     def gradient(
         self,

@@ -66,8 +66,8 @@ def _step(stepper: Stepper, batch: Batch, values: Mapping[str, Array]) -> None:
     rows = {}
     if stepper.rows:
         with _seeded_for(stepper):
-            stepper.hear(_again(batch))
-        rows = stepper.rows.heard()
+            stepper.record_look_ups(_again(batch))
+        rows = stepper.rows.looked_up()
     tables = {name: table[rows[name]] if name in rows else table for name, table in values.items()}
     stepper.use(tables, rows)
     before = stepper.flat.sums()
@@ -89,7 +89,7 @@ def _again(batch: Batch) -> Batch:
 
 
 def _seeded_for(stepper: Stepper) -> AbstractContextManager[object]:
-    """The same random numbers each time: ids that forward draws are heard of before they are looked up."""
+    """The same random numbers each time: ids that forward draws are recorded before they are looked up."""
     return seeded(0, torch.get_num_threads(), stepper.device)
 
 

@@ -25,7 +25,7 @@ NEAR = 1  # clocks from the present one whose look-ups may still be asked for
 
 
 @dataclass(frozen=True)
-class _Heard:
+class _Prepared:
     """Facts about a unit that need no parameters: its batches, and the rows that it looks up."""
 
     request: Request
@@ -36,13 +36,13 @@ class _Heard:
 class UnitComputation:
     """Computes units of an application with its stepper.
 
-    Of a module with tables that are read by row, batches are made and their look-ups heard when the rows are asked for;
-    they are kept until the unit is computed.
+    Of a module with tables that are read by row, batches are made and their look-ups recorded when the rows are asked
+    for; they are kept until the unit is computed.
     """
 
     def __init__(self, app: TorchModule) -> None:
         self._app = app
-        self._heard: dict[Unit, _Heard] = {}
+        self._prepared: dict[Unit, _Prepared] = {}
 
     def reads(self, unit: Unit, items: ExampleSlice) -> Mapping[str, Array]:
         """The rows that a unit looks up, for training and for its share of an evaluation."""
@@ -58,17 +58,19 @@ class UnitComputation:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         app = self._app
         stepper = app.stepper
-        heard = None
+        prepared = None
         if app.flat.row_parameters:
             assert len(units) == 1, "units that look rows up are computed one by one"
-            heard = self._of(units[0], items[0])
-        request = heard.request if heard else app.minibatches.request(units, items, app.model.micro_batch)
+            prepared = self._of(units[0], items[0])
+        request = (
+            prepared.request if prepared else app.minibatches.request(units, items, app.model.micro_batch)
+        )
         with TORCH:
-            stepper.use(parameters, heard.rows if heard else None)
+            stepper.use(parameters, prepared.rows if prepared else None)
             metrics = self._evaluated(units, request.seed)
             if not request.numbers:  # fewer items in a clock than units
                 return Updates({}, metrics=metrics)
-            made = copied(heard.made) if heard else self._made(request, units, items)
+            made = copied(prepared.made) if prepared else self._made(request, units, items)
             with seeded(request.seed, app.threads, stepper.device) as begin:
                 batches = self._placed(made, request)
                 stream = None if ready is None else _to_stream(ready)
@@ -88,14 +90,18 @@ class UnitComputation:
 
     # -- batches and look-ups -----------------------------------------------------------------------------------
 
-    def _of(self, unit: Unit, items: ExampleSlice) -> _Heard:
+    def _of(self, unit: Unit, items: ExampleSlice) -> _Prepared:
         """The facts about a unit that need no parameters; computed again if they were dropped."""
-        if unit not in self._heard:
-            near = {one: heard for one, heard in self._heard.items() if abs(one.clock - unit.clock) <= NEAR}
-            self._heard = {**near, unit: self._hear(unit, items)}
-        return self._heard[unit]
+        if unit not in self._prepared:
+            near = {
+                one: prepared
+                for one, prepared in self._prepared.items()
+                if abs(one.clock - unit.clock) <= NEAR
+            }
+            self._prepared = {**near, unit: self._prepare(unit, items)}
+        return self._prepared[unit]
 
-    def _hear(self, unit: Unit, items: ExampleSlice) -> _Heard:
+    def _prepare(self, unit: Unit, items: ExampleSlice) -> _Prepared:
         app = self._app
         request = app.minibatches.request([unit], [items], app.model.micro_batch)
         stepper = app.stepper
@@ -105,11 +111,11 @@ class UnitComputation:
                 # User code may change a batch in place, and sees this one again when the unit is computed.
                 for number, batch in enumerate(self._placed(copied(made), request)):
                     begin(number)
-                    stepper.hear(batch)
+                    stepper.record_look_ups(batch)
             for start, stop in self._test_items([unit]):
                 with seeded(request.seed, app.threads, stepper.device) as begin:
-                    self._evaluation().hear(start, stop, begin)
-            return _Heard(request, made, stepper.rows.heard())
+                    self._evaluation().record_look_ups(start, stop, begin)
+            return _Prepared(request, made, stepper.rows.looked_up())
 
     def _made(self, request: Request, units: Sequence[Unit], items: Sequence[ExampleSlice]) -> list[Any]:
         """The batches of a request; those of the next clock are made meanwhile."""

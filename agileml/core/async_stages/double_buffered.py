@@ -9,7 +9,7 @@ A stage never needs more than two versions, and d units are in flight, not d clo
 
 from __future__ import annotations
 
-from agileml.core.async_stages.walk import AsyncStageWalker, Untold
+from agileml.core.async_stages.walk import AsyncStageWalker, Unreported
 from agileml.core.protocol.commands import Compute
 from agileml.core.protocol.messages import Crossing
 from agileml.core.stage.walk import Awaited, StageRun, Walk
@@ -25,13 +25,13 @@ class DoubleBufferedWalker(AsyncStageWalker):
         super()._begin(job)
         self._open, self._rest_s = None, 0.0
 
-    def _step(self, begun: StageRun, untold: Untold) -> Walk:
-        untold.since_s -= self._rest_s  # the next sums tell it
-        done = yield from _noting_waits(self._take_units(begun, untold), untold)
-        self._rest_s = untold.seconds - untold.waited_s
+    def _step(self, begun: StageRun, unreported: Unreported) -> Walk:
+        unreported.since_s -= self._rest_s  # the next sums report it
+        done = yield from _noting_waits(self._take_units(begun, unreported), unreported)
+        self._rest_s = unreported.seconds - unreported.waited_s
         return done
 
-    def _take_units(self, begun: StageRun, untold: Untold) -> Walk:
+    def _take_units(self, begun: StageRun, unreported: Unreported) -> Walk:
         job, behind, units = begun.job, begun.place.behind_count, begun.units
         assert behind <= len(units), (behind, units)
         before, self._open = self._open, None
@@ -47,17 +47,17 @@ class DoubleBufferedWalker(AsyncStageWalker):
             back = units[at - behind]  # the last ones, of the clock before, where this is negative
             yield from self._backward(run, back)
             self._count(run, back)
-            computed = run.counted(run.bundle_of(back), untold.seconds)
+            computed = run.counted(run.bundle_of(back), unreported.seconds)
             if computed is not None and not job.cursor.is_aborted:
                 yield computed
-                untold.told()
+                unreported.reported()
                 done = run.job.clock
         if self._end is None and done != job.clock:
             self._open = begun
         return done
 
 
-def _noting_waits(step: Walk, untold: Untold) -> Walk:
+def _noting_waits(step: Walk, unreported: Unreported) -> Walk:
     """A step, and the seconds that it waits for messages of neighbours."""
     answer: Crossing | None = None
     while True:
@@ -66,7 +66,7 @@ def _noting_waits(step: Walk, untold: Untold) -> Walk:
         except StopIteration as end:
             last_clock: int | None = end.value
             return last_clock
-        began_s = untold.now_s()
+        began_s = unreported.now_s()
         answer = yield found
         if isinstance(found, Awaited):
-            untold.waited_s += untold.now_s() - began_s
+            unreported.waited_s += unreported.now_s() - began_s

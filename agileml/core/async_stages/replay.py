@@ -47,9 +47,9 @@ def stages_in(events: Iterable[StagesArranged], clocks: int) -> tuple[StagesFrom
         found.append(StagesFrom(event.clock, event.ends, event.overlapping))
     first = min((each.clock for each in found), default=None)
     if first != 0:
-        told = "no stages" if first is None else f"stages from clock {first} on"
+        logged = "no stages" if first is None else f"stages from clock {first} on"
         raise StagesMissingError(
-            f"found {told}, expected from clock 0 on: the log of a resumed run begins with the checkpoint"
+            f"found {logged}, expected from clock 0 on: the log of a resumed run begins with the checkpoint"
         )
     return tuple(each for each in found if each.clock < clocks)
 

@@ -30,8 +30,8 @@ Blocks = tuple[Array, ...]  # of a partition, one of each table
 
 
 @dataclass
-class Untold:
-    """The seconds of a machine's steps that no sums have told yet, and those in which it waited for neighbours."""
+class Unreported:
+    """The seconds of a machine's steps that no sums have reported yet, and those in which it waited for neighbours."""
 
     now_s: Callable[[], float]
     since_s: float
@@ -42,8 +42,8 @@ class Untold:
         """Waiting included: the driver of a walk, which knows it, takes it off."""
         return self.now_s() - self.since_s
 
-    def told(self) -> None:
-        """Begin anew: sums have told all until now."""
+    def reported(self) -> None:
+        """Begin anew: sums have reported all until now."""
         self.since_s, self.waited_s = self.now_s(), 0.0
 
 
@@ -72,13 +72,13 @@ class AsyncStageWalker(StageWalker):
         if self._epoch != job.timeline:
             self._begin(job)
             stage.forget()
-        untold = Untold(now_s, now_s())
+        unreported = Unreported(now_s, now_s())
         newest = [blocks(partition) for partition in place.partitions]
         if self._mode is PipelineMode.NONE:
             stage.overwrite(newest)
         else:
             stage.use(self._read(job.clock, place, newest))
-        return (yield from self._step(new_run(job, place, stage), untold))
+        return (yield from self._step(new_run(job, place, stage), unreported))
 
     def _begin(self, job: Compute) -> None:
         """The steps of another epoch begin, with nothing in flight."""
@@ -93,7 +93,7 @@ class AsyncStageWalker(StageWalker):
         self._versions = {version: kept for version, kept in self._versions.items() if version >= wanted}
         return self._versions[wanted]
 
-    def _step(self, begun: StageRun, untold: Untold) -> Walk:
+    def _step(self, begun: StageRun, unreported: Unreported) -> Walk:
         """The forwards of a clock, then the backwards of the one that is due."""
         job, place = begun.job, begun.place
         for number in begun.units:
@@ -104,7 +104,7 @@ class AsyncStageWalker(StageWalker):
         if job.cursor.is_aborted or due < self._first or (self._end is not None and due >= self._end):
             return None
         ended = begun if due == job.clock else new_run(replace(job, clock=due), place, begun.stage)
-        yield from self._backwards(ended, untold)
+        yield from self._backwards(ended, unreported)
         return None if job.cursor.is_aborted else due
 
     def _enter(self, run: StageRun, number: int) -> Step:
@@ -127,13 +127,13 @@ class AsyncStageWalker(StageWalker):
             if mine >> awaited & 1:
                 yield Crossed(node, Crossing(job.timeline, job.clock, awaited, True, (), ends=True))
 
-    def _backwards(self, run: StageRun, untold: Untold) -> Step:
+    def _backwards(self, run: StageRun, unreported: Unreported) -> Step:
         for number in run.units:
             if run.job.cursor.is_aborted:
                 return
             yield from self._backward(run, number)
             self._count(run, number)
-            computed = run.counted(run.bundle_of(number), untold.seconds)
+            computed = run.counted(run.bundle_of(number), unreported.seconds)
             if computed is not None and not run.job.cursor.is_aborted:
                 yield computed
-                untold.told()
+                unreported.reported()

@@ -30,15 +30,15 @@ def patience_s(timeout_s: float) -> float:
 
 @dataclass
 class BrokenLink:
-    """Both ends have been alive and one has accused the other since `since_s`, the last time at `told_s`."""
+    """Both ends have been alive and one has accused the other since `since_s`, the last time at `reported_s`."""
 
     since_s: float
-    told_s: float
+    reported_s: float
 
     @property
     def for_s(self) -> float:
         """The least time for which one has accused the other."""
-        return self.told_s - self.since_s
+        return self.reported_s - self.since_s
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class BrokenLinks:
         """How long a link may be down before one of its ends is given up."""
         return patience_s(self.timeout_s)
 
-    def told(self, node: str, names: Iterable[str], now_s: float) -> None:
+    def report(self, node: str, names: Iterable[str], now_s: float) -> None:
         """Record the machines that `node` does not reach."""
         for name in names:
             first, second = sorted((node, name))
             link = self._links.setdefault((first, second), BrokenLink(now_s, now_s))
-            link.told_s = now_s
+            link.reported_s = now_s
 
     def judge(
         self, members: Membership, view: View | None, is_needed: Callable[[Pair], bool], now_s: float
@@ -110,7 +110,7 @@ class BrokenLinks:
         for pair, link in list(self._links.items()):
             ends = [members.nodes.get(node) for node in pair]
             is_over = any(end is None or end.is_gone or end.is_released for end in ends)
-            if is_over or now_s - link.told_s > self.timeout_s:
+            if is_over or now_s - link.reported_s > self.timeout_s:
                 del self._links[pair]
             elif not all(map(members.is_alive, pair)) or link.since_s < members.awake_since_s:
                 link.since_s = now_s

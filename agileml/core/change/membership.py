@@ -19,7 +19,7 @@ class Member:
     tier: Tier
     allocation: str
     admitted: bool
-    heard_s: float
+    last_message_s: float
     up_s: float
     status: Status | None = None
     ready_since_s: float | None = None
@@ -71,7 +71,11 @@ class Member:
     @property
     def away_since_s(self) -> float:
         """When it was last there, if it is not alive."""
-        return self.heard_s if self.apart_since_s is None else min(self.heard_s, self.apart_since_s)
+        return (
+            self.last_message_s
+            if self.apart_since_s is None
+            else min(self.last_message_s, self.apart_since_s)
+        )
 
     @property
     def epoch(self) -> int:
@@ -101,10 +105,10 @@ class Membership:
         assert capacity > 0, (node, capacity)
         if node not in self.nodes:
             self.nodes[node] = Member(
-                node, tier, allocation, admitted, heard_s=now_s, up_s=now_s, capacity=capacity
+                node, tier, allocation, admitted, last_message_s=now_s, up_s=now_s, capacity=capacity
             )
 
-    def heard(self, node: str, now_s: float) -> Member | None:
+    def record_message(self, node: str, now_s: float) -> Member | None:
         """Record a message of a machine, and return the machine; None if it is unknown, gone or released.
 
         A message of a machine that is unreachable is no sign of life: a change would ask it and wait for ever.
@@ -115,7 +119,7 @@ class Membership:
         if member.is_unreachable:
             member.is_doubted = False  # it is there: it has the whole timeout to answer
             return member
-        member.heard_s = now_s
+        member.last_message_s = now_s
         member.is_silent = member.is_doubted = False
         return member
 
@@ -123,7 +127,7 @@ class Membership:
         """Record that a machine answers on the connection to it."""
         if node in self.nodes:
             self.nodes[node].is_unreachable = False
-        self.heard(node, now_s)
+        self.record_message(node, now_s)
 
     def check(self, now_s: float) -> list[Member]:
         """Mark the machines whose silence has just exceeded the timeout as silent, and return them.
@@ -135,12 +139,12 @@ class Membership:
         if slept:
             self.awake_since_s = now_s
             for member in self.nodes.values():
-                member.heard_s = max(member.heard_s, now_s)
+                member.last_message_s = max(member.last_message_s, now_s)
             return []
         late = [
             m
             for m in self.nodes.values()
-            if (m.is_alive or m.is_apart) and now_s - m.heard_s > self._patience_s(m)
+            if (m.is_alive or m.is_apart) and now_s - m.last_message_s > self._patience_s(m)
         ]
         found = [member for member in late if member.is_alive]
         for member in late:
@@ -176,7 +180,7 @@ class Membership:
             member.is_silent = True
             return False
         if self._has_slept(now_s) or now_s - self.awake_since_s < self.timeout_s / 3:
-            member.is_doubted, member.heard_s = True, max(member.heard_s, now_s)
+            member.is_doubted, member.last_message_s = True, max(member.last_message_s, now_s)
             return False
         member.is_silent = True
         return True

@@ -9,7 +9,7 @@ Choice = Replanned | RemedyChosen | HelpDeclined | OverlapChosen | SplitChosen
 ChoiceEvent = UnitsPlanned | RemedyDecided | HelpRefused | OverlapDecided | SplitDecided
 
 
-def told(sender: str, message: Choice) -> ChoiceEvent:
+def event_of(sender: str, message: Choice) -> ChoiceEvent:
     """The event of a choice that a machine has told the controller."""
     match message:
         case Replanned():

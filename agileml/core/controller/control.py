@@ -174,9 +174,9 @@ class Control:
         )
 
     @property
-    def has_heard_all(self) -> bool:
+    def has_all_reports(self) -> bool:
         """True when no report of a committed clock is missing, and in a new controller until the first report."""
-        return self.log.heard is None or self.log.heard >= self.record.committed.clock
+        return self.log.completed is None or self.log.completed >= self.record.committed.clock
 
     def is_current(self, epoch: int) -> bool:
         """True for the epoch of the durable view while no change is under way."""
@@ -266,7 +266,7 @@ class Control:
         if (event := self.steps.add(message, self.view.timeline)) is not None:
             self.note(event)
         if message.kept < message.first + len(message.taken):
-            self.send(owner, self.steps.heard(message))
+            self.send(owner, self.steps.acknowledgement(message))
 
     def steps_written(self, event: StepsWritten) -> None:
         """Record which steps are in the log, unless a rollback has undone them."""

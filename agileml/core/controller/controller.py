@@ -27,7 +27,7 @@ from dataclasses import replace
 from agileml.core.change.membership import Member
 from agileml.core.change.triggers import slices_for
 from agileml.core.controller.changes import MembershipChanges
-from agileml.core.controller.choices import Choice, told
+from agileml.core.controller.choices import Choice, event_of
 from agileml.core.controller.control import Control, ControllerSettings
 from agileml.core.controller.cut_keeper import CutKeeper
 from agileml.core.controller.link_watch import LinkWatch
@@ -62,7 +62,6 @@ from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import (
     Failure,
     GroupFailed,
-    Heard,
     Installed,
     Limit,
     Load,
@@ -70,6 +69,7 @@ from agileml.core.protocol.messages import (
     Missed,
     Promise,
     Release,
+    ReportsReceived,
     Saved,
     SaveFailed,
     Status,
@@ -192,7 +192,7 @@ class Controller:
                 control.members.seen(event.node, now_s)
                 return []  # heartbeats are frequent, and the next tick is soon enough to act
             case Measured():
-                if (member := control.members.heard(event.node, now_s)) is not None:
+                if (member := control.members.record_message(event.node, now_s)) is not None:
                     member.measure(event, control.unit_cost(event.node))
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
@@ -216,7 +216,7 @@ class Controller:
             case Superseded():
                 control.halt(HaltKind.REPLACED, f"another controller wrote record {event.number}")
             case Sealed() | SealFailed() | CutJudged():
-                self._cuts.told(event)
+                self._cuts.on_event(event)
             case StepsWritten():
                 control.steps_written(event)
             case Stop():
@@ -257,7 +257,7 @@ class Controller:
 
     def _received(self, sender: str, message: Message) -> None:
         control = self._control
-        member = control.members.heard(sender, control.now_s)
+        member = control.members.record_message(sender, control.now_s)
         if member is None:
             self._send_away(sender)
             return
@@ -272,7 +272,7 @@ class Controller:
                 self._changes.gate.failed(sender, message)
             case _ if isinstance(message, Choice):
                 if control.is_current(message.epoch):
-                    control.note(told(sender, message))
+                    control.note(event_of(sender, message))
             case SuperstepChosen() if control.is_current(message.epoch):
                 control.note(control.steps.chosen(message))
             case StepsTaken() if control.is_current(message.epoch):
@@ -288,7 +288,7 @@ class Controller:
             case Failure():
                 self._quarantine.failed(sender, message)
             case Unreachable():
-                self._links.told(sender, message)  # what is left is of another epoch
+                self._links.report(sender, message)  # what is left is of another epoch
 
     def _send_away(self, sender: str) -> None:
         """Repeat the release of a machine that still sends messages."""
@@ -312,8 +312,8 @@ class Controller:
             for noted, at_s in control.log.take_noted():
                 control.note(noted, at_s)
             self._stages.clocks(event.seconds for event, _ in done)
-        if status.progress and control.log.heard is not None:
-            control.send(member.name, Heard(control.log.heard))
+        if status.progress and control.log.completed is not None:
+            control.send(member.name, ReportsReceived(control.log.completed))
         if control.change is None and control.view is not None and status.epoch < control.view.epoch:
             control.announce_to(member.name)
 
@@ -335,7 +335,7 @@ class Controller:
         if control.is_halted or control.is_writing:
             return
         if control.record.finished:
-            self._finish.tell_again()
+            self._finish.report_again()
             return
         if self._takeover:
             # The first write of a new controller makes the older one stop.

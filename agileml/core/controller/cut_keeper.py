@@ -87,7 +87,7 @@ class CutKeeper:
             return None
         return Finished(clock, view.backup)
 
-    def told(self, event: Sealed | SealFailed | CutJudged) -> None:
+    def on_event(self, event: Sealed | SealFailed | CutJudged) -> None:
         """Record that a checkpoint ended, or that the driver has judged the held cut, which is then released."""
         match event:
             case Sealed():

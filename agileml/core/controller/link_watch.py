@@ -16,9 +16,9 @@ class LinkWatch:
         self._control = control
         self._links = BrokenLinks(control.settings.timeout_s)
 
-    def told(self, node: str, message: Unreachable) -> None:
+    def report(self, node: str, message: Unreachable) -> None:
         """Record the machines that `node` does not reach."""
-        self._links.told(node, message.names, self._control.now_s)
+        self._links.report(node, message.names, self._control.now_s)
 
     def judge(self) -> None:
         """Give up a machine whose link has been down too long; take back those that no machine accuses any more."""

@@ -11,13 +11,13 @@ from agileml.events.run import ClockDone
 
 
 class ProgressLog:
-    """`heard` counts the completed clocks; None after a restart of the controller, until the first report. `reported`:
-    this controller or an earlier one has the reports of all clocks before it."""
+    """`completed` counts the completed clocks; None after a restart of the controller, until the first report.
+    `reported`: this controller or an earlier one has the reports of all clocks before it."""
 
-    def __init__(self, heard: int | None, metrics: Sequence[str] = ()) -> None:
+    def __init__(self, completed: int | None, metrics: Sequence[str] = ()) -> None:
         """metrics: the names of what units measure, in the order of the reports."""
-        self.heard = heard
-        self.reported = heard or 0
+        self.completed = completed
+        self.reported = completed or 0
         self._metrics = metrics
         self._noted: list[tuple[Evaluated | LossScaleChanged, float]] = []
         self.clock_s: float | None = None  # a clock's usual duration: exponential average
@@ -30,23 +30,23 @@ class ProgressLog:
         controller, so this one does not wait for them.
         """
         for entry in entries:
-            if self.heard is not None and entry.clock < self.heard:
+            if self.completed is not None and entry.clock < self.completed:
                 continue
-            follows = entry.clock == self.heard and self._last_s is not None
+            follows = entry.clock == self.completed and self._last_s is not None
             seconds = max(0.0, entry.at_s - self._last_s) if follows and self._last_s is not None else None
-            self.heard = entry.clock
+            self.completed = entry.clock
             if seconds is not None:
                 self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
             self._last_s = entry.at_s
-            self.heard += 1
-            self.reported = self.heard
+            self.completed += 1
+            self.reported = self.completed
             if found := means(self._metrics, entry.metrics):
                 self._noted.append((Evaluated(entry.clock, found), entry.at_s))
             if (scale := entry.loss_scale) is not None and scale.change is not ScaleChange.NONE:
-                changed = LossScaleChanged(self.heard, scale.scale, scale.skipped, reason(scale))
+                changed = LossScaleChanged(self.completed, scale.scale, scale.skipped, reason(scale))
                 self._noted.append((changed, entry.at_s))
             mean = entry.loss / max(1, entry.examples)
-            yield ClockDone(self.heard, mean, entry.examples, seconds), entry.at_s
+            yield ClockDone(self.completed, mean, entry.examples, seconds), entry.at_s
 
     def take_noted(self) -> list[tuple[Evaluated | LossScaleChanged, float]]:
         """The metrics and the new loss scales of the clocks added since the last call, each with its time."""
@@ -56,15 +56,15 @@ class ProgressLog:
     def none_left(self, version: int) -> None:
         """The owner, at `version`, has nothing to report: an earlier controller has all its entries."""
         self.reported = max(self.reported, version)
-        if self.heard is not None:
-            self.heard = max(self.heard, version)
+        if self.completed is not None:
+            self.completed = max(self.completed, version)
 
     def roll_back(self, known: int, base: int) -> int:
         """Training resumes at `base` although clocks < `known` were done; return how many are computed again."""
-        reached = max(known, self.heard or 0)
+        reached = max(known, self.completed or 0)
         self.reported = min(self.reported, base)
-        if self.heard is not None:
-            self.heard = min(self.heard, base)
+        if self.completed is not None:
+            self.completed = min(self.completed, base)
         return max(0, reached - base)
 
 

@@ -63,8 +63,8 @@ def judge_failure(new: Case, before: Sequence[Case], most: int, *, is_last_relia
 
 
 def _traces(*cases: Case) -> str:
-    told = [f"on machine {case.machine}:\n{case.failure.trace}" for case in cases if case.failure.trace]
-    return "\n".join(told)
+    traces = [f"on machine {case.machine}:\n{case.failure.trace}" for case in cases if case.failure.trace]
+    return "\n".join(traces)
 
 
 class Quarantine:

@@ -15,18 +15,18 @@ class RunFinish:
     def __init__(self, control: Control, cuts: CutKeeper) -> None:
         self._control = control
         self._cuts = cuts
-        self._is_told = False
+        self._is_reported = False
 
-    def tell_again(self) -> None:
+    def report_again(self) -> None:
         """Report an end that is already durable: the controller that wrote it may have died before it reported it."""
-        if not self._is_told:
-            self._tell()
+        if not self._is_reported:
+            self._report()
 
     def in_order(self) -> bool:
         """End the run if its last cut is committed and every member works under the durable view. True if so."""
         control = self._control
         may_end = control.plan.is_over or self._cuts.ending.is_stopping
-        if not (self._cuts.is_done and may_end and control.is_quiet and control.has_heard_all):
+        if not (self._cuts.is_done and may_end and control.is_quiet and control.has_all_reports):
             return False
         self._write()
         return True
@@ -67,9 +67,9 @@ class RunFinish:
         return True
 
     def _write(self) -> None:
-        self._control.persist(replace(self._control.record, finished=True), self._tell)
+        self._control.persist(replace(self._control.record, finished=True), self._report)
 
-    def _tell(self) -> None:
-        view, self._is_told = self._control.view, True
+    def _report(self) -> None:
+        view, self._is_reported = self._control.view, True
         assert view is not None
         self._control.ask(Finished(self._control.record.committed.clock, view.backup))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from agileml.core.protocol.superstep_messages import HeardSteps, StepsTaken, SuperstepChosen
+from agileml.core.protocol.superstep_messages import StepsReceived, StepsTaken, SuperstepChosen
 from agileml.events.run import StepsLogged, SuperstepPlanned
 
 # Supersteps from one cut to the next: one must end at the cut, which may be a worse moment than the planner's choice.
@@ -24,7 +24,7 @@ class StepLog:
     """
 
     def __init__(self) -> None:
-        self._told: dict[int, int] = {}  # by partition, steps that the driver is told
+        self._received: dict[int, int] = {}  # by partition, steps that were passed on to the driver
         self._written: dict[int, int] = {}  # by partition, steps in the log
         self._minibatches = 0.0  # of a superstep, on average
 
@@ -43,12 +43,12 @@ class StepLog:
         """Take the steps that an owner reports, and return an event with the new ones.
 
         The log has the steps that the owner does not keep: it drops steps only when a controller confirms them. A
-        message that begins after the steps that this controller knows adds nothing: the owner told those between to an
-        earlier controller, and tells them again.
+        message that begins after the steps that this controller knows adds nothing: the owner sent those between to an
+        earlier controller, and sends them again.
         """
-        known = max(self._told.get(message.partition, message.kept), message.kept)
+        known = max(self._received.get(message.partition, message.kept), message.kept)
         fresh = message.taken[known - message.first :] if message.first <= known else ()
-        self._told[message.partition] = known + len(fresh)
+        self._received[message.partition] = known + len(fresh)
         self.written(message.partition, message.kept)
         if not fresh:
             return None
@@ -59,10 +59,10 @@ class StepLog:
         """Record that the log has the first `steps` steps of a partition."""
         self._written[partition] = max(steps, self._written.get(partition, 0))
 
-    def heard(self, message: StepsTaken) -> HeardSteps:
+    def acknowledgement(self, message: StepsTaken) -> StepsReceived:
         """The answer to an owner: how many steps of the partition this controller knows, and how many the log has."""
-        known = self._told[message.partition], self._written[message.partition]
-        return HeardSteps(message.epoch, message.partition, *known)
+        known = self._received[message.partition], self._written[message.partition]
+        return StepsReceived(message.epoch, message.partition, *known)
 
     def has_all(self, partitions: Iterable[int], steps: int) -> bool:
         """True when the first `steps` steps of each partition are in the log."""
@@ -70,5 +70,5 @@ class StepLog:
 
     def roll_back(self) -> None:
         """Forget all steps: training returns to a cut and takes them again, with other gradients."""
-        self._told.clear()
+        self._received.clear()
         self._written.clear()

@@ -25,7 +25,7 @@ from agileml.core.protocol.messages import (
     Source,
 )
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
-from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
+from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
 
@@ -105,7 +105,7 @@ class DirectPushes:
     def broken(self, event: Broken) -> None: ...
 
     def superstep(
-        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+        self, sender: str, message: NextSuperstep | SuperstepFixed | StepsReceived, now_s: float
     ) -> None: ...
 
     def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None: ...

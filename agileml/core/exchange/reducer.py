@@ -51,7 +51,7 @@ from agileml.core.protocol.messages import (
     TimedPush,
 )
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
-from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
+from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, Verdict, judge, union
 
@@ -140,7 +140,7 @@ class Reducer:
             self._send(CONTROLLER, self._failure)
 
     def superstep(
-        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+        self, sender: str, message: NextSuperstep | SuperstepFixed | StepsReceived, now_s: float
     ) -> None: ...
 
     def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None: ...

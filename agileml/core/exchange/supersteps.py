@@ -10,7 +10,7 @@ from agileml.core.exchange.parameter_servers import DirectPushes, ServerExchange
 from agileml.core.node.sources.stores import Stores
 from agileml.core.protocol.exchange import NodeIo, NodeParts
 from agileml.core.protocol.messages import Message
-from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
+from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
 from agileml.core.protocol.view import View
 from agileml.core.supersteps.server import SuperstepServer
 from agileml.core.supersteps.worker import MinibatchWorker
@@ -39,14 +39,14 @@ class SuperstepLinks(DirectPushes):
         self._epoch = view.epoch
 
     def superstep(
-        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+        self, sender: str, message: NextSuperstep | SuperstepFixed | StepsReceived, now_s: float
     ) -> None:
         """Hand on a message of the promised epoch; a plan only if the worker knows the view."""
         match message:
             case NextSuperstep():
                 self._steps.next_superstep(sender, message, now_s)
-            case HeardSteps():
-                self._steps.heard_steps(message)
+            case StepsReceived():
+                self._steps.steps_received(message)
             case SuperstepFixed() if message.epoch == self._epoch:
                 self._worker.planned(message.plan)
 

@@ -60,7 +60,7 @@ class WorkerBundles:
         """Abort computations of which this view wants no bundle from this worker."""
         orders, self._orders = self._orders, []
         for order in filter(self._is_under_way, orders):
-            dealt = self.of(order.clock) if order.timeline == self._job.line(view) else ()
+            dealt = self.of(order.clock) if order.timeline == self._job.timeline_of(view) else ()
             if set(order.bundles) & set(dealt or ()):
                 self._orders.append(order)
                 continue
@@ -92,7 +92,7 @@ class WorkerBundles:
         if (bundles := self.of(clock)) is None:
             return None
         missing = [b for b in bundles if (clock, b) not in self._kept and (clock, b) not in self._computing]
-        return Begin(self._job.line(self._deal.view), clock, tuple(missing))
+        return Begin(self._job.timeline_of(self._deal.view), clock, tuple(missing))
 
     def give_away(self, clock: int, kept: tuple[Units, ...]) -> None:
         """Give the tail of this worker's units of a clock to others; it keeps these bundles."""

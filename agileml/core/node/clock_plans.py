@@ -17,7 +17,7 @@ from agileml.core.protocol.messages import Params, PlannedParams, Pull, RemedyCh
 from agileml.core.protocol.view import ClockPlan, View
 
 KEPT = 4  # plans; a worker may ask again for the clock before the newest
-NOTABLE = 0.05  # the share of the units that must have moved before a plan is told again
+NOTABLE = 0.05  # the share of the units that must have moved before a plan is announced again
 
 
 @dataclass
@@ -43,7 +43,7 @@ class ClockPlans:
         self._workers = tuple(view.workers())
         self._home = tuple(units.bit_count() for _, units in view.share)
         self._balancer = job.balancer(job.units, dict(zip(self._workers, self._home, strict=True)))
-        self._told = self._home
+        self._announced = self._home
         self._fixed: dict[int, ClockPlan] = {}
         self._newest = -1  # the last clock whose plan is fixed
         self._work: dict[int, dict[str, _Work]] = {}  # by clock and worker
@@ -74,9 +74,11 @@ class ClockPlans:
             del self._fixed[min(self._fixed)]
         if (chosen := found.chosen) is not None:
             self._tell(RemedyChosen(self.epoch, clock, chosen.remedy.value, chosen.reason))
-        moved = sum(abs(now - told) for now, told in zip(found.units, self._told, strict=True)) / 2
+        moved = (
+            sum(abs(now - announced) for now, announced in zip(found.units, self._announced, strict=True)) / 2
+        )
         if moved > NOTABLE * self._job.units:
-            self._told = found.units
+            self._announced = found.units
             units = tuple(zip(self._workers, found.units, strict=True))
             self._tell(Replanned(self.epoch, clock, units, found.predicted_s, found.reason))
 

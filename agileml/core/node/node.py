@@ -49,7 +49,6 @@ from agileml.core.protocol.messages import (
     CrossingAck,
     Fetch,
     Get,
-    Heard,
     Limit,
     Load,
     Meet,
@@ -66,6 +65,7 @@ from agileml.core.protocol.messages import (
     Pull,
     Push,
     Release,
+    ReportsReceived,
     Save,
     SplitChosen,
     Squares,
@@ -73,7 +73,7 @@ from agileml.core.protocol.messages import (
     Unreachable,
 )
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
-from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
+from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 
 MOST_NAMED = 64  # unreachable machines in a message, members first: all machines report the dead ones
@@ -119,13 +119,13 @@ class Node:
 
     def handle(self, sender: str, message: Message, now_s: float) -> list[NodeCommand]:
         self._at(now_s)
-        self._backoff.heard(sender, now_s)
+        self._backoff.receiving(sender, now_s)
         self._dispatch(sender, message, now_s)
         return self._flush(now_s)
 
-    def heard(self, peer: str, now_s: float) -> None:
+    def receiving(self, peer: str, now_s: float) -> None:
         """Note that a piece of a message arrived: this peer's other answers may be on their way."""
-        self._backoff.heard(peer, now_s)
+        self._backoff.receiving(peer, now_s)
 
     def lost(self, peer: str) -> None:
         """Note that a machine does not answer this one: the controller may hear from both."""
@@ -292,13 +292,13 @@ class Node:
             case Push() if message.epoch == self.promised:
                 self.combiner.push(sender, message, now_s)
             case Squares() if message.epoch == self.promised:
-                self.server.hear(sender, message, now_s)
+                self.server.take_squares(sender, message, now_s)
             case HelpMessage() | HelpPull() | HelpParams() | HelpOver() if self.helping is not None:
                 if message.epoch == self.promised:
                     self.helping.received(sender, message, is_frozen=self.is_frozen)
             case Crossing() | CrossingAck() if message.epoch == self.promised:
                 self.combiner.crossing(sender, message)
-            case NextSuperstep() | SuperstepFixed() | HeardSteps() if message.epoch == self.promised:
+            case NextSuperstep() | SuperstepFixed() | StepsReceived() if message.epoch == self.promised:
                 self.combiner.superstep(sender, message, now_s)
             case DrawBundle() | BundleDrawn() if message.epoch == self.promised:
                 self.combiner.drawn(sender, message)
@@ -340,18 +340,18 @@ class Node:
                 self.part_saves.save(message, self.view)
             case Load() if message.slices & ~self.loaded:
                 self._out.append(LoadSlices(message.slices | self.loaded))
-            case Heard():
-                self._heard(message.clock, now_s)
+            case ReportsReceived():
+                self._drop_reports(message.clock, now_s)
             case Release() if message.epoch >= self.promised:
                 self._out.append(Leave())
             case _:
                 pass  # of another epoch: fenced off, or nothing to do
 
-    def _heard(self, clock: int, now_s: float) -> None:
+    def _drop_reports(self, clock: int, now_s: float) -> None:
         """Drop the reports of clocks that the controller has. If there are as many again, they follow at once:
         heartbeats may be seconds apart."""
         before = self.server.progress(self.promised)[:1]
-        self.server.heard(clock)
+        self.server.drop_reports(clock)
         left = self.server.progress(self.promised)
         if len(left) == MOST_REPORTS and left[:1] != before:
             self._status_due_s = now_s

@@ -32,15 +32,15 @@ class RetryBackoff:
         self._now_s = 0.0
         self._waits: dict[Hashable, tuple[float, float]] = {}  # key -> (sent, wait from then)
         self._asked: dict[Hashable, tuple[float, float]] = {}
-        self._heard_s: dict[str, float] = {}
+        self._received_s: dict[str, float] = {}
 
-    def heard(self, peer: str, now_s: float) -> None:
+    def receiving(self, peer: str, now_s: float) -> None:
         """Note that a message, or a piece of one, came from a peer."""
-        self._heard_s[peer] = now_s
+        self._received_s[peer] = now_s
 
     def keep(self, peers: Collection[str]) -> None:
         """Forget when all other machines were heard of: over weeks there are thousands."""
-        self._heard_s = {peer: at_s for peer, at_s in self._heard_s.items() if peer in peers}
+        self._received_s = {peer: at_s for peer, at_s in self._received_s.items() if peer in peers}
 
     def begin(self, now_s: float) -> None:
         """Begin a round."""
@@ -54,7 +54,7 @@ class RetryBackoff:
         """
         sent_s, wait_s = self._waits.get(key, (self._now_s, self._first_s))
         waited_s = self._now_s - sent_s
-        quiet_s = waited_s if peer is None else self._now_s - self._heard_s.get(peer, sent_s)
+        quiet_s = waited_s if peer is None else self._now_s - self._received_s.get(peer, sent_s)
         is_due = waited_s >= wait_s and (quiet_s >= self._first_s or waited_s >= LONGEST * self._first_s)
         if is_due:
             sent_s, wait_s = self._now_s, min(2 * wait_s, LONGEST * self._first_s)

@@ -99,7 +99,7 @@ class Server:
         shard = self.served(0, epoch)
         return tuple(shard.progress[:MOST_REPORTS]) if shard else ()
 
-    def heard(self, clock: int) -> None:
+    def drop_reports(self, clock: int) -> None:
         """Drop the reports of clocks < `clock`: the controller has them."""
         for shard in self._copies.get(0, {}).values():
             shard.forget_progress(clock)
@@ -192,15 +192,15 @@ class Server:
                 shard.progress.clear()  # partition 0 alone reports
             self._answer_waiting(partition)
             self._parts.stream(partition, shard)
-        for squares in self._norms.told(self._view, epoch, partition, shard):
-            self.hear(self.me, squares, now_s)
+        for squares in self._norms.send_new(self._view, epoch, partition, shard):
+            self.take_squares(self.me, squares, now_s)
 
-    def hear(self, owner: str, message: Squares, now_s: float) -> None:
+    def take_squares(self, owner: str, message: Squares, now_s: float) -> None:
         """Take the square sums of a partition's gradient for all shards here."""
         shards = self._shards(message.epoch)
         for partition, shard in shards.items():
             before = shard.version
-            shard.hear(message.of, message.clock, message.partition, message.sums, now_s)
+            shard.take_sums(message.of, message.clock, message.partition, message.sums, now_s)
             if shard.version != before and (plans := self._plans_of(partition, message.epoch)) is not None:
                 plans.advanced(shard.version, now_s)
             self._went_on(message.epoch, partition, shard, before, now_s)
@@ -367,8 +367,8 @@ class Server:
         has_plans = self.job.balancer is not None and 0 in held
         self._plans = ClockPlans(self.job, view, self._tell_plan) if has_plans else None
         self._parts.adopt(view, self._shards(view.epoch))
-        for squares in self._norms.told_all(view, self._shards(view.epoch)):
-            self.hear(self.me, squares, now_s)
+        for squares in self._norms.send_all(view, self._shards(view.epoch)):
+            self.take_squares(self.me, squares, now_s)
         for partition, shard in self._shards(view.epoch).items():
             before = shard.version
             shard.pass_complete(now_s)

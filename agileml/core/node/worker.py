@@ -75,7 +75,7 @@ class Worker:
         """Go on under a new view, from its base clock."""
         for reading in self._reading.values():
             self._abort(reading)
-        is_new_timeline = self._view is None or self.job.line(view) != self.job.line(self._view)
+        is_new_timeline = self._view is None or self.job.timeline_of(view) != self.job.timeline_of(self._view)
         if is_new_timeline:
             self._carried.clear()
         elif not self.job.exchange.has_replicas:
@@ -232,7 +232,11 @@ class Worker:
         if self.batches is not None and event.needed_s:
             self.batches.computed(event.needed_s)
         key = (event.clock, event.bundle)
-        if self._view is None or event.timeline != self.job.line(self._view) or not self.bundles.awaits(key):
+        if (
+            self._view is None
+            or event.timeline != self.job.timeline_of(self._view)
+            or not self.bundles.awaits(key)
+        ):
             return  # of another timeline, or aborted too late
         if self.bundles.is_void(key):
             if self.bundles.came_void(key, len(event.contributions)):

@@ -45,10 +45,10 @@ class PoolWorker(PiecewiseWorker[Piece]):
         """Go on under a new view: first with what was begun, if no rollback lies between."""
         pieces = [*self._begun, *self._pushed.values(), *([self._now] if self._now is not None else [])]
         before = self._view
-        is_same_line = before is not None and self.job.line(view) == self.job.line(before)
+        is_same_timeline = before is not None and self.job.timeline_of(view) == self.job.timeline_of(before)
         self._begun.clear()
         for piece in pieces:
-            if is_same_line and self.me in view.workers() and piece.order is not None:
+            if is_same_timeline and self.me in view.workers() and piece.order is not None:
                 self._begun.append(piece)
             else:
                 self._give_up(piece)
@@ -87,7 +87,7 @@ class PoolWorker(PiecewiseWorker[Piece]):
             return
         if begun is not None:
             self._give_up(begun)
-        self._take_up(Piece(Begin(self.job.line(self._view), message.clock, (message.bundle,))))
+        self._take_up(Piece(Begin(self.job.timeline_of(self._view), message.clock, (message.bundle,))))
 
     def computed(self, event: Computed) -> None:
         """Push the contributions of the bundle."""

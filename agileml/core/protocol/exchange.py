@@ -27,7 +27,7 @@ from agileml.core.protocol.messages import (
     SourceKind,
 )
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
-from agileml.core.protocol.superstep_messages import HeardSteps, NextSuperstep, SuperstepFixed
+from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
 from agileml.core.protocol.view import CutId, View
 from agileml.events.terms import Trigger
 
@@ -83,7 +83,7 @@ class Combiner(Protocol):
         """Go on with the values that the other machines of the group have stepped."""
 
     def superstep(
-        self, sender: str, message: NextSuperstep | SuperstepFixed | HeardSteps, now_s: float
+        self, sender: str, message: NextSuperstep | SuperstepFixed | StepsReceived, now_s: float
     ) -> None:
         """Take a message about supersteps, or about the log of their steps."""
 

@@ -114,7 +114,7 @@ class Job:
         """True if some clock may be computed while its parameters are on their way."""
         return self.overlap is not Overlap.OFF
 
-    def line(self, view: View) -> int:
+    def timeline_of(self, view: View) -> int:
         """The number by which a view accepts a computation: its timeline. In a pipeline its epoch: a change ends the
         clock at all stages, because a stage that had done its part would not send it again. With supersteps its epoch,
         too: a change ends the superstep, and with it the bound on the age of a read."""

@@ -18,8 +18,8 @@ from agileml.core.parameters.loss_scale import LossScale
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.superstep_messages import (
-    HeardSteps,
     NextSuperstep,
+    StepsReceived,
     StepsTaken,
     StepTaken,
     SuperstepChosen,
@@ -611,7 +611,7 @@ class Unreachable:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReportsReceived:
     """Controller to node: the reports of clocks < `clock` have arrived."""
 
     clock: int
@@ -648,7 +648,7 @@ Message = (
     | BundleDrawn
     | SuperstepChosen
     | StepsTaken
-    | HeardSteps
+    | StepsReceived
     | Crossing
     | CrossingAck
     | Meet
@@ -680,6 +680,6 @@ Message = (
     | SaveFailed
     | Failure
     | Unreachable
-    | Heard
+    | ReportsReceived
     | Release
 )

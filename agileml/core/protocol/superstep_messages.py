@@ -55,7 +55,7 @@ class SuperstepChosen:
 @dataclass(frozen=True)
 class StepsTaken:
     """Owner to controller, for the log: steps of a partition that the controller may lack; number `first` comes first.
-    Repeated until `HeardSteps`. `kept`: the owner has all steps from this number on, and can tell them again."""
+    Repeated until `StepsReceived`. `kept`: the owner has all steps from this number on, and can send them again."""
 
     epoch: int
     partition: int
@@ -65,14 +65,14 @@ class StepsTaken:
 
 
 @dataclass(frozen=True)
-class HeardSteps:
-    """Controller to owner: it was told the first `told` steps of a partition, and the first `written` are in the log.
+class StepsReceived:
+    """Controller to owner: it has the first `received` steps of a partition, and the log the first `written`.
 
-    An owner goes on from `told`. It keeps what is not written: the controller may die with it, and the next one was
-    told nothing.
+    An owner goes on from `received`. It keeps what is not written: the controller may die with it, and the next one
+    has received nothing.
     """
 
     epoch: int
     partition: int
-    told: int
+    received: int
     written: int

@@ -42,7 +42,7 @@ class SuperstepPlanner:
             if worker in known:
                 self._observe(worker, known[worker])
         self._plan: SuperstepPlan | None = None
-        self._told: tuple[int, ...] = ()
+        self._announced: tuple[int, ...] = ()
         self._next = self._deal.first
         self._working: set[str] = set()  # workers that have minibatches of the superstep
         self._begun_s = 0.0  # when the superstep began
@@ -83,8 +83,8 @@ class SuperstepPlanner:
         self._working = {worker for worker, units in zip(workers, plan.units, strict=True) if units}
         self._begun_s = now_s
         self._counted.clear()
-        if found.units != self._told:
-            self._told = found.units
+        if found.units != self._announced:
+            self._announced = found.units
             units = tuple(zip(workers, found.units, strict=True))
             predicted_s = found.barrier_ns / SECOND_NS
             new = [worker for worker in workers if worker not in self.intervals_ns]

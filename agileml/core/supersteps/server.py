@@ -24,8 +24,8 @@ from agileml.core.protocol.messages import (
     Push,
 )
 from agileml.core.protocol.superstep_messages import (
-    HeardSteps,
     NextSuperstep,
+    StepsReceived,
     StepsTaken,
     SuperstepChosen,
     SuperstepFixed,
@@ -147,15 +147,17 @@ class SuperstepServer(Server):
             yield self._report(epoch, partition, shard)
 
     def _report(self, epoch: int, partition: int, shard: MinibatchShard) -> StepsTaken:
-        return StepsTaken(epoch, partition, *shard.kept.untold(MOST_TOLD), kept=shard.kept.first)
+        return StepsTaken(epoch, partition, *shard.kept.unsent(MOST_TOLD), kept=shard.kept.first)
 
-    def heard_steps(self, message: HeardSteps) -> None:
-        """Go on from what the controller was told, and drop what the log has. A whole message of further steps follows
-        at once: there may be many between two heartbeats."""
+    def steps_received(self, message: StepsReceived) -> None:
+        """Go on from what the controller has received, and drop what the log has.
+
+        A whole message of further steps follows at once: there may be many between two heartbeats.
+        """
         if (shard := self._steps_of(message.partition, message.epoch)) is None:
             return
-        before, _ = shard.kept.untold(0)
-        shard.kept.heard(message.told, message.written)
+        before, _ = shard.kept.unsent(0)
+        shard.kept.acknowledged(message.received, message.written)
         report = self._report(message.epoch, message.partition, shard)
         # Not after an answer that says nothing new: each repeat would begin a row of messages of its own.
         if report.first > before and len(report.taken) == MOST_TOLD:

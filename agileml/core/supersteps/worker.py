@@ -90,7 +90,7 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
                 self._send(self._server_of(0), NextSuperstep(self._view.epoch, self._first))
             return
         self.clock, unit = divmod(self._todo.pop(0), self.job.units)
-        begin = Begin(self.job.line(self._view), self.clock, (1 << unit,))
+        begin = Begin(self.job.timeline_of(self._view), self.clock, (1 << unit,))
         self._take_up(_Minibatch(begin, after=self._after))
 
     def _note_version(self, now: _Minibatch, message: MinibatchParams) -> None:

@@ -53,7 +53,7 @@ from agileml.process.compute_pool.orders import (
 )
 from agileml.process.compute_pool.shares import shares
 from agileml.process.compute_pool.split_choice import SplitChoice
-from agileml.process.user_failures import ComputeJob, failure_while, told
+from agileml.process.user_failures import ComputeJob, failure_while, problem_of
 from straggler.coverage import Units, aligned_subtrees, members, union
 
 END_S = 10.0  # that a process takes at most to end, once its pipe is broken
@@ -146,7 +146,7 @@ class ComputePool(ComputeJobs):
             if is_watched and isinstance(error, EOFError | OSError) and self._has_ended():
                 return  # the watch says which process ended, and ends the others
             self._stopping.set()
-            failed = (error.problem, error.trace) if isinstance(error, _UserCodeError) else told(error)
+            failed = (error.problem, error.trace) if isinstance(error, _UserCodeError) else problem_of(error)
             self._report(failure_while(self._doing, *failed))
         self._end_processes()
 

@@ -34,7 +34,7 @@ from agileml.process.compute_pool.orders import (
     Start,
     SumDone,
 )
-from agileml.process.user_failures import told, warm_up
+from agileml.process.user_failures import problem_of, warm_up
 from agileml.process.warm_up import load_kernels
 from straggler.coverage import Units, members, union
 
@@ -127,7 +127,7 @@ def serve(pipe: Connection, tables_fds: tuple[int, int], results_fd: int) -> Non
     except (EOFError, BrokenPipeError):
         return
     except BaseException as error:  # also SystemExit of user code
-        pipe.send(Failed(*told(error)))
+        pipe.send(Failed(*problem_of(error)))
         with suppress(EOFError):
             while pipe.recv():  # the machine ends this process when it has reported the failure
                 pass

@@ -140,8 +140,8 @@ def _handler(server: PageServer) -> type[BaseHTTPRequestHandler]:
                 self._say(HTTPStatus.OK, page().encode(), "text/html; charset=utf-8")
             elif path == "/metrics":
                 # A run's name that is no UTF-8 is one of a folder.
-                told = openmetrics(server.view()).encode(errors="replace")
-                self._say(HTTPStatus.OK, told, CONTENT_TYPE)
+                metrics = openmetrics(server.view()).encode(errors="replace")
+                self._say(HTTPStatus.OK, metrics, CONTENT_TYPE)
             elif path == "/events":
                 self._stream()
             else:

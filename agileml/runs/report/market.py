@@ -58,13 +58,13 @@ def _by_thesis(market: Mapping[str, Any]) -> list[str]:
     other = market.get("thesis")
     if other is None or other["usd"] == market["usd"]:
         return []
-    told = f"  if unused parts of the last hours were not charged, as in the thesis: ${other['usd']:.2f}"
+    sentence = f"  if unused parts of the last hours were not charged, as in the thesis: ${other['usd']:.2f}"
     if not market["finished"]:
-        return [told]
+        return [sentence]
     beside = [f"on demand ${other['on_demand_usd']:.2f}"]
     if other["standard_checkpoint_usd"] is not None:
         beside.append(f"{STANDARDS[market['standard']]} ${other['standard_checkpoint_usd']:.2f}")
-    return [f"{told} ({', '.join(beside)})"]
+    return [f"{sentence} ({', '.join(beside)})"]
 
 
 def _compared(market: Mapping[str, Any]) -> list[str]:

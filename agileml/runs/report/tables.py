@@ -67,9 +67,9 @@ def plan_rows(
     in_order = sorted(planned, key=lambda event: (event.get("at_clock") is None, _when(event)))
     rows = []
     for index, event in enumerate(in_order):
-        told = {key: value for key, value in event.items() if key not in ("at_clock", "at_s")}
-        said = {key: value for key, value in told.items() if value is not None}
-        what = ", ".join(key if value is True else f"{key} {value}" for key, value in said.items())
+        fields = {key: value for key, value in event.items() if key not in ("at_clock", "at_s")}
+        given = {key: value for key, value in fields.items() if value is not None}
+        what = ", ".join(key if value is True else f"{key} {value}" for key, value in given.items())
         when = f"{_when(event)}" if event.get("at_clock") is not None else f"{_when(event):g} s"
         fired_s, finished_s = times_s.get(index, (None, None))
         rows.append((when, what, _at(fired_s), _at(finished_s)))

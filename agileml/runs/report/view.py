@@ -88,7 +88,7 @@ class PageView:
 
     def say(self, text: str) -> None:
         """Show a sentence, once."""
-        if not any(text == told for _, _, told, _ in self._news):
+        if not any(text == shown for _, _, shown, _ in self._news):
             self._add_news(self.t_s, "said", text)
             self.version += 1
 
@@ -98,8 +98,8 @@ class PageView:
         self.version += 1
 
     def _tell(self, t_s: float, event: RunEvent) -> None:
-        if (told := market_sentence(event)) is not None:
-            self._add_news(t_s, told[1], told[2], self._market.time_of(told[0]))
+        if (news := market_sentence(event)) is not None:
+            self._add_news(t_s, news[1], news[2], self._market.time_of(news[0]))
         elif (text := sentence(event)) is not None:
             self._add_news(t_s, event.kind, text)
             if isinstance(event, UserCodeFailed | MarketLeftOpen | RunFailed):

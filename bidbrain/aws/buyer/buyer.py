@@ -75,8 +75,8 @@ class BuyerPlace:
 
 class _Job:
     """A job's market since `began_s`. driver: the connection that drives it; None since `left_s`. unswept: regions
-    that may still have machines of earlier jobs which nobody knows of (None: home). untold: machines of earlier jobs
-    that were ended, with their job, of which the driver has not heard."""
+    that may still have machines of earlier jobs which nobody knows of (None: home). unreported: machines of earlier
+    jobs that were ended, with their job, which the driver does not know of yet."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class _Job:
         self.driver = driver
         self.began_s, self.left_s = began_s, 0
         self.unswept: set[str | None] = {None, *attached.elsewhere}
-        self.untold: dict[str, str] = {}
+        self.unreported: dict[str, str] = {}
 
     def is_silent(self, market: Market) -> bool:
         """Whether the region of a market does not answer: a call there would hold up everything else."""
@@ -147,7 +147,7 @@ class Buyer:
             raise RefusedError(f"the stack {stack} runs job {running.name}, expected no second one")
         self._job = self._attached(request.job, driver)
         if running is not None:  # this driver may have been connected before, without having asked
-            self._job.untold.update(running.untold)
+            self._job.unreported.update(running.unreported)
         for other in self._expenses.jobs - {request.job}:
             self._expenses.forget_orders(other)  # what they bought is found by its tag (`_end_others`)
         self._expenses.forget_ends(request.job)
@@ -217,13 +217,13 @@ class Buyer:
                 self._end_others_in(job, region)
             except CloudError as error:
                 self._say(f"what earlier jobs left running in {region} could not be ended: {error}")
-        ended, job.untold = job.untold, {}
+        ended, job.unreported = job.unreported, {}
         return tuple(LeftBehind(machine, earlier) for machine, earlier in ended.items())
 
     def _end_others_in(self, job: _Job, region: str | None) -> None:
         left = left_behind(job.attached, self._place.names.stack, self._place.host, region)
         # First: where the answer is lost the machines end all the same, and are not found here again.
-        job.untold.update({each.machine_id: each.job for each in left})
+        job.unreported.update({each.machine_id: each.job for each in left})
         terminate(job.attached.ec2 if region is None else job.attached.elsewhere[region], left)
         for each in left:
             self._say(f"ended {each.machine_id}, which job {each.job} left running")
@@ -348,7 +348,7 @@ class Buyer:
     def _end_known(self, job: _Job, machines: tuple[str, ...]) -> None:
         job.cloud.release(machines)
         stack, held = self._place.names.stack, self._expenses.held
-        job.untold.update({machine: f"{stack}/{held[machine].job}" for machine in machines})
+        job.unreported.update({machine: f"{stack}/{held[machine].job}" for machine in machines})
         self._say(f"ends {', '.join(machines)} of an earlier job")
 
     def _end_over(self, job: _Job, now_s: int, *, is_listed: bool) -> None:

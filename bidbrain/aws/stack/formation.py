@@ -98,7 +98,7 @@ class Formation:
         self.finish(stack_id, tell, before)
 
     def finish(self, stack_id: str, tell: Tell, before: Set[str] = frozenset()) -> None:
-        """Wait until the stack is made or changed. Raises StackError where that fails. before: events already told."""
+        """Wait until the stack is made or changed. Raises StackError where that fails. before: events already shown."""
         status = self.wait(stack_id, tell, before)
         if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
             raise StackError(f"{PartKind.STACK} {self._names.plain}: {self._why(stack_id) or status}")
@@ -115,12 +115,12 @@ class Formation:
     def wait(self, stack_id: str, tell: Tell, before: Set[str] = frozenset()) -> str | None:
         """The status when nothing is in progress any more; tells of each resource that is done meanwhile."""
         waited_s = 0.0
-        told = set(before)
+        shown = set(before)
         while True:
             found = self._described(stack_id)
             for event in reversed(self._events(stack_id) if found else []):
-                if event["EventId"] not in told:
-                    told.add(event["EventId"])
+                if event["EventId"] not in shown:
+                    shown.add(event["EventId"])
                     _tell_of(event, tell)
             status = None if found is None else str(found["StackStatus"])
             if status is None or not status.endswith("_IN_PROGRESS"):

@@ -83,7 +83,7 @@ def look(aws: Clients, site: Site, account: str) -> tuple[tuple[ListedPart, ...]
 def _listed(aws: Clients, site: Site, account: str, found: Found) -> tuple[ListedPart, ...]:
     """The parts of a stack without its instances and objects."""
     hidden = (PartKind.INSTANCE, PartKind.FLEET, PartKind.OBJECTS, PartKind.VOLUME)
-    told = [
+    listed = [
         ListedPart(part.kind, part.name, part.is_current or part.kind is PartKind.HEAD)
         for part in found.parts
         if part.is_ours and part.kind not in hidden
@@ -91,15 +91,15 @@ def _listed(aws: Clients, site: Site, account: str, found: Found) -> tuple[Liste
     if found.stack is not None and found.stack.is_ours:
         with errors("the parts of the CloudFormation stack"):
             made = Formation(aws, names_of(site, account)).resources()
-        seen = {(each.kind, each.name) for each in told}
-        told += [ListedPart(kind, name, True) for name, kind in made if (kind, name) not in seen]
+        seen = {(each.kind, each.name) for each in listed}
+        listed += [ListedPart(kind, name, True) for name, kind in made if (kind, name) not in seen]
     for region, state in found.elsewhere.items():
         if state.is_ours:
             with errors(f"the parts of the CloudFormation stack in {region}"):
                 there = replace(names_of(site, account), region=region)
                 made = Formation(aws.at(region), there).resources()
-            told += [ListedPart(kind, name_in(name, region), True) for name, kind in made]
-    return tuple(told)
+            listed += [ListedPart(kind, name_in(name, region), True) for name, kind in made]
+    return tuple(listed)
 
 
 def hours(instance: Running, now: datetime | None = None) -> float:

@@ -62,17 +62,17 @@ class Builder:
         """Bring everything into being. Raises CloudError, ForeignError; may be called again at any time."""
         with errors("service-linked roles"):
             self._linked_roles()
-        told: set[tuple[str, str, Action]] = set()
+        shown: set[tuple[str, str, Action]] = set()
         waited_s = 0.0
         while True:
             found = find(self._aws, self._site, self._want.names.account)
-            step = self._next(found, told, tell)
+            step = self._next(found, shown, tell)
             if step is None:
                 head = found.of(PartKind.HEAD)
                 assert head is not None
                 return Head(head.part_id, head.value)
-            if (step.kind, step.name, step.action) not in told:
-                told.add((step.kind, step.name, step.action))
+            if (step.kind, step.name, step.action) not in shown:
+                shown.add((step.kind, step.name, step.action))
                 tell(step)
                 waited_s = 0.0
             elif waited_s >= LAG_S:
@@ -82,13 +82,13 @@ class Builder:
                 waited_s += POLL_S
             self._try(step, found, tell, is_last=waited_s >= LAG_S)
 
-    def _next(self, found: Found, told: set[tuple[str, str, Action]], tell: Tell) -> Step | None:
-        """The first step that changes something; parts before it that are kept are told once."""
+    def _next(self, found: Found, shown: set[tuple[str, str, Action]], tell: Tell) -> Step | None:
+        """The first step that changes something; parts before it that are kept are shown once."""
         for step in steps(self._want, found):
             if step.action is not Action.KEEP:
                 return step
-            if not any(each[:2] == (step.kind, step.name) for each in told):
-                told.add((step.kind, step.name, step.action))
+            if not any(each[:2] == (step.kind, step.name) for each in shown):
+                shown.add((step.kind, step.name, step.action))
                 tell(step)
         return None
 

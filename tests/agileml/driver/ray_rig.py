@@ -90,7 +90,7 @@ def _state(address: Address) -> HeadState:
     return HeadState(
         address=address,
         first=0,
-        told=(),
+        pending=(),
         clock=0,
         reported=0,
         stage=0,

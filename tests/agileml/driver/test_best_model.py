@@ -110,7 +110,7 @@ class Watching:
 
     def __call__(self, rig: FaultRig, state: HeadState) -> None:
         for happened in state.events:
-            self.best.heard(happened.event)
+            self.best.on_event(happened.event)
         if state.held is not None:
             self.held.add(state.held.clock)
         judged = self.best.look(state.held, state.reported, lambda held: lambda: self._parts(rig, held))
@@ -196,7 +196,7 @@ def test_a_cut_waits_for_its_evaluation_but_not_for_one_that_is_lost(tmp_path: P
     assert best.look(HELD, 10, never) is None
     judged = best.look(HELD, 11, never)
     assert judged is not None and judged.clock == 10
-    best.heard(Evaluated(10, {"test_loss": float("nan")}))
+    best.on_event(Evaluated(10, {"test_loss": float("nan")}))
     assert best.look(HELD, 11, never) is not None
 
 
@@ -222,7 +222,7 @@ def test_where_every_clock_is_evaluated_a_report_that_died_with_a_controller_hol
 
 def test_a_machine_that_dies_while_it_is_read_is_asked_again_elsewhere(tmp_path: Path) -> None:
     best, folder = judge(tmp_path)
-    best.heard(Evaluated(10, {"test_loss": 0.5}))
+    best.on_event(Evaluated(10, {"test_loss": 0.5}))
 
     def broken() -> Any:
         raise RunError("died")

@@ -37,9 +37,9 @@ def test_only_the_last_ends_are_kept() -> None:
     ends = ProcessEnds(most=2)
     assert [ends.add(name) for name in "abc"] == [None, None, "a"]
     assert ["a" in ends, "b" in ends, "c" in ends] == [False, True, True]
-    assert ends.is_told("b")
+    assert ends.is_reported("b")
     ends.replaced(up("c"), "d", was_up=True)
-    assert not ends.is_told("c")
+    assert not ends.is_reported("c")
     assert ends.settled("d") == up("c")
-    assert ends.is_told("c")
+    assert ends.is_reported("c")
     assert ends.settled("d") is None

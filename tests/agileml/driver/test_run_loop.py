@@ -37,7 +37,7 @@ def test_the_log_has_the_controllers_times_though_the_clock_was_set_since_this_p
     startup = Startup(60.0, stop, print)
     loop = RunLoop(SPEC.config, NoNodes(SPEC), rig.group, folder, Progress(8), stop, startup)
     done = Happened(ClockDone(8, 0.5, 64, 0.1), time.time())
-    rig.head.news = {"told": (done,), "stage": 1, "clock": 8, "finished": Finished(8, ("m0",))}
+    rig.head.news = {"pending": (done,), "stage": 1, "clock": 8, "finished": Finished(8, ("m0",))}
     assert loop.run().clock == 8
     folder.events.close()
     (written,) = [each for each in read_events(folder.events.path) if isinstance(each.event, ClockDone)]

@@ -20,7 +20,7 @@ class Asked:
     def ask(self, done: Done | None) -> tuple[int, tuple[int, ...]]:
         if done is not None and done.sender == self.address:
             self.dropped += len(self.items.drop(done.count))
-        return self.items.tell()
+        return self.items.pending()
 
 
 @given(st.lists(st.sampled_from(["happens", "asks", "asks in vain", "dies"])))
@@ -45,12 +45,12 @@ def test_each_item_arrives_once_unless_its_sender_dies_with_it(steps: list[str])
     assert sender.dropped <= len(log)
 
 
-def test_a_caller_that_takes_what_it_is_told_need_not_say_so() -> None:
+def test_a_caller_that_takes_what_is_pending_need_not_say_so() -> None:
     items = Outbox[int]()
     items.append(0)
-    assert items.tell() == (0, (0,))
+    assert items.pending() == (0, (0,))
     items.append(1)
     assert items.drop(None) == [0]
-    assert items.tell() == (1, (1,))
+    assert items.pending() == (1, (1,))
     assert items.drop(2) == [1]
     assert items.drop(2) == []

@@ -90,11 +90,11 @@ class Strict(Callback):
 def test_one_that_fails_is_called_no_more_and_the_others_are() -> None:
     deaf, warned = Deaf(), list[str]()
     callbacks = Callbacks([deaf, Strict()], rate, warned.append)
-    found = [callbacks.heard(ClockDone(clock, 0.5, 10, 0.1)) for clock in (1, 2, 3)]
+    found = [callbacks.on_event(ClockDone(clock, 0.5, 10, 0.1)) for clock in (1, 2, 3)]
     assert found == [None, None, "enough"]
     assert len(deaf.rows) == 2
     assert len(warned) == 1 and warned[0].startswith("the callback Deaf is called no more: OSError: no space")
-    assert callbacks.heard(Evaluated(3, {"error": 2.0})) == "bad"
+    assert callbacks.on_event(Evaluated(3, {"error": 2.0})) == "bad"
     assert deaf.rows[1] == ClockRow(2, 0.5, 10, 0.1, 100.0, 0.05, 1)
 
 
@@ -117,17 +117,17 @@ def test_what_is_no_sentence_ends_no_run(answer: object) -> None:
     talking, warned = Talking(answer), list[str]()
     callbacks = Callbacks([talking], rate, warned.append)
     callbacks.start(Path(), {})
-    assert [callbacks.heard(ClockDone(clock, 0.5, 10, 0.1)) for clock in (1, 2)] == [None, None]
+    assert [callbacks.on_event(ClockDone(clock, 0.5, 10, 0.1)) for clock in (1, 2)] == [None, None]
     assert talking.clocks == [1]
     assert len(warned) == 1
     assert warned[0].startswith("the callback Talking is called no more: it returned ")
 
 
 def test_true_ends_a_run_and_false_does_not() -> None:
-    said = Callbacks([Talking(True)], rate).heard(ClockDone(1, 0.5, 10, 0.1))
+    said = Callbacks([Talking(True)], rate).on_event(ClockDone(1, 0.5, 10, 0.1))
     assert said == "the callback Talking returned True"
     for answer in (False, None, ""):
-        assert Callbacks([Talking(answer)], rate).heard(ClockDone(1, 0.5, 10, 0.1)) is None
+        assert Callbacks([Talking(answer)], rate).on_event(ClockDone(1, 0.5, 10, 0.1)) is None
 
 
 def test_history_keeps_the_last_of_each_clock() -> None:

@@ -51,7 +51,7 @@ def a_change_waits_for_machines_that_it_does_not_need(original, self):
     return [member.name for member in self._control.members.alive()]
 
 
-@replaces(Membership.heard, mode="bsp", caught_by=270)
+@replaces(Membership.record_message, mode="bsp", caught_by=270)
 def a_machine_that_hears_nothing_counts_as_alive(original, self, node, now_s):
     """A change waits for its promise for ever."""
     if node in self.nodes:

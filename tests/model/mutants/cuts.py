@@ -132,7 +132,7 @@ def a_cut_with_a_lost_part_is_held(original, self, *, is_torn):
     original(self, is_torn=False)
 
 
-@replaces(CutKeeper.told, mode="bsp-held", caught_by=6)
+@replaces(CutKeeper.on_event, mode="bsp-held", caught_by=6)
 def an_old_judgement_counts_for_the_present_cut(original, self, event):
     """It came a second time, when another cut was held that nobody has judged."""
     held = self.held

@@ -44,13 +44,13 @@ def nobody_asks_for_squares_again(original, self, view, shards):
     """The message is lost, and its partition stays at its clock."""
 
 
-@replaces(NormRound.told_all, mode="dense-clipped", caught_by=39)
+@replaces(NormRound.send_all, mode="dense-clipped", caught_by=39)
 def a_new_owner_is_not_told_what_was_added_up_before(original, self, view, shards):
     """Only a repeat brings the squares to who has the partition now."""
     return []
 
 
-@replaces(Shard.hear, mode="ssp-clipped", caught_by=14, orderly=True)
+@replaces(Shard.take_sums, mode="ssp-clipped", caught_by=14, orderly=True)
 def squares_of_later_clocks_are_dropped(original, self, of, clock, partition, sums, now_s):
     """A partition that is a clock ahead has said them once."""
     if clock == self.version:

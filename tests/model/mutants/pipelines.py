@@ -46,7 +46,7 @@ def a_machine_holds_layers_that_are_not_neighbours(original, *arguments):
     return replace(placement, owner=(*placement.owner[:-1], placement.owner[0]))
 
 
-@replaces(Job.line, mode="flush", caught_by=8)
+@replaces(Job.timeline_of, mode="flush", caught_by=8)
 def a_computation_outlives_a_change(original, self, view):
     """A stage that has done its part of a clock does not send it to its new neighbours."""
     return view.timeline

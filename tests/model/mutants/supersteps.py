@@ -55,7 +55,7 @@ def steps_that_a_rollback_undid_stay_in_the_log(original, self):
     """The log has the steps of two timelines."""
 
 
-@replaces(Job.line, mode="elastic", caught_by=308)
+@replaces(Job.timeline_of, mode="elastic", caught_by=308)
 def what_was_computed_under_an_older_view_counts(original, self, view):
     """The log says that a minibatch was computed from newer parameters than it was."""
     return view.timeline
@@ -65,7 +65,7 @@ def what_was_computed_under_an_older_view_counts(original, self, view):
 def steps_count_as_logged_before_they_are_written(original, self, message, timeline):
     """A controller that dies takes steps along that their owner has dropped."""
     event = original(self, message, timeline)
-    self.written(message.partition, self._told[message.partition])
+    self.written(message.partition, self._received[message.partition])
     return event
 
 

@@ -15,7 +15,6 @@ import torch
 from agileml.cli import main
 from pipeline.partition.plan import parse_plan
 from pipeline.profile.layers import read, write
-from pipeline.run.config import read_config
 from pipeline.run.tensor_files import read_tensors, write_tensors
 from tests.agileml.runs.full_disk import files_of_at_most
 from tests.pipeline.run.training import with_ties
@@ -161,12 +160,6 @@ def test_bad_input_is_one_sentence(
     assert words in error
     assert error.count("\n") == 1
     assert not out.exists()
-
-
-def test_a_rate_with_an_exponent_is_a_number(config: Path) -> None:
-    """YAML 1.1, as PyYAML reads it, wants 1.0e-3."""
-    config.write_text(config.read_text().replace("lr: 0.01", "lr: 1e-3"))
-    assert read_config(config).optimizer.arguments == {"lr": 0.001}
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(

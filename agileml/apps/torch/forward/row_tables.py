@@ -4,8 +4,8 @@ The weight of an `nn.Embedding(sparse=True)` or `nn.EmbeddingBag(sparse=True)` i
 parameter becomes a `RowParameter`: torch hands every function that gets it as an argument over to the class, which
 answers look-ups from the rows that are here and refuses everything else.
 
-Which rows a batch needs is heard before they are pulled: its forward runs on rows of zeros as far as the last look-up,
-and the ids are noted. The forward that computes must look up the same ids, or some of them.
+The rows that a batch needs are recorded before they are pulled: its forward runs on rows of zeros as far as the last
+look-up, and the ids are noted. The forward that computes must look up the same ids, or some of them.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _ABOUT = {getattr(Tensor, name).__get__ for name in _GETTERS} | {
 }
 
 
-class _HeardAll(BaseException):
+class _LookedUpAll(BaseException):
     """The last look-up of a forward is noted. Not an Exception: user code must not take it for an error of its own."""
 
 
 @dataclass
-class _Listener:
+class _LookUpCounter:
     """Counts the look-ups of a forward, and ends it after the last one. last: None if their number is not known."""
 
     last: int | None
@@ -68,22 +68,22 @@ class _Listener:
     def note(self) -> None:
         self.count += 1
         if self.count == self.last:
-            raise _HeardAll
+            raise _LookedUpAll
 
 
 @dataclass
 class RowTable:
     """The rows of one table that are here: `values` (rows, columns) of `ids`, ascending; None: all rows.
 
-    heard: the ids that were looked up since they were forgotten.
+    looked_up: the ids that were looked up since they were forgotten.
     """
 
     name: str
     rows: int
     values: Tensor
     ids: Tensor | None = None
-    heard: list[Tensor] = field(default_factory=list)
-    listener: _Listener | None = None
+    looked_up: list[Tensor] = field(default_factory=list)
+    counter: _LookUpCounter | None = None
 
     def look_up(self, function: Callable[..., Tensor], ids: Tensor, settings: Mapping[str, Any]) -> Tensor:
         """The result of `embedding` or `embedding_bag`. Raises InputError for an id whose row is not here."""
@@ -94,9 +94,9 @@ class RowTable:
             )
         padding = settings.get("padding_idx")
         padding = padding + self.rows if padding is not None and padding < 0 else padding
-        if self.listener is not None:
-            self.heard.append(ids.detach().reshape(-1).to("cpu", torch.int64, copy=True))
-            self.listener.note()
+        if self.counter is not None:
+            self.looked_up.append(ids.detach().reshape(-1).to("cpu", torch.int64, copy=True))
+            self.counter.note()
             ids, values, padding = torch.zeros_like(ids), self.values.new_zeros(1, self.values.shape[1]), None
         else:
             ids, values = self._places(ids), self.values
@@ -124,9 +124,9 @@ class RowTable:
         place = int(torch.searchsorted(self.ids, row))
         return place if place < len(self.ids) and int(self.ids[place]) == row else None
 
-    def heard_rows(self) -> Array:
+    def looked_up_rows(self) -> Array:
         """The rows that were looked up, ascending. Raises InputError for one that there is not."""
-        together = torch.cat(self.heard).numpy() if self.heard else np.empty(0, np.int64)
+        together = torch.cat(self.looked_up).numpy() if self.looked_up else np.empty(0, np.int64)
         rows = np.unique(together)
         if rows.size and (rows[0] < 0 or rows[-1] >= self.rows):
             wrong = rows[0] if rows[0] < 0 else rows[-1]
@@ -207,24 +207,24 @@ class RowTables:
                 table.values = borrowed(values).view(values.shape).to(self._device).requires_grad_()
             table.ids = None if ids is None else torch.from_numpy(ids.astype(np.int64)).to(self._device)
 
-    def hear(self, forward: Callable[[], object], kind: str) -> None:
+    def record_look_ups(self, forward: Callable[[], object], kind: str) -> None:
         """Note which rows a forward looks up, without their values. Forwards of one kind look up equally often."""
-        listener = _Listener(self._last.get(kind))
+        counter = _LookUpCounter(self._last.get(kind))
         for table in self._tables.values():
-            table.listener = listener
+            table.counter = counter
         try:
-            with suppress(_HeardAll), torch.no_grad():
+            with suppress(_LookedUpAll), torch.no_grad():
                 forward()
-                self._last[kind] = max(listener.count, self._last.get(kind, 0))
+                self._last[kind] = max(counter.count, self._last.get(kind, 0))
         finally:
             for table in self._tables.values():
-                table.listener = None
+                table.counter = None
 
-    def heard(self) -> dict[str, Array]:
+    def looked_up(self) -> dict[str, Array]:
         """The rows that were heard of since this was asked last, ascending, by table. Raises InputError."""
-        rows = {name: table.heard_rows() for name, table in self._tables.items()}
+        rows = {name: table.looked_up_rows() for name, table in self._tables.items()}
         for table in self._tables.values():
-            table.heard.clear()
+            table.looked_up.clear()
         return rows
 
     def forget_gradients(self) -> None:

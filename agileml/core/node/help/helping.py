@@ -99,7 +99,7 @@ class Helping:
         self._results: dict[Bundle, GivenRange] = {}  # computed, and not pushed yet
         # Pushes that are not acknowledged, by clock, bundle and partition.
         self._pushes: dict[tuple[int, Units, int], HelpPush] = {}
-        self._heard: dict[int, float] = {}  # by helper, the progress that it reported
+        self._progress_of: dict[int, float] = {}  # by helper, the progress that it reported
         self._wake_ns: int | None = None
 
     @property
@@ -119,7 +119,7 @@ class Helping:
         self._own, self._wake_ns = None, None
         self._results.clear()
         self._pushes.clear()
-        self._heard.clear()
+        self._progress_of.clear()
         self._view = view
         self._names = tuple(view.workers())
         self._flex = self._new_flex(self._names.index(self._worker.me)) if self._can_help() else None
@@ -199,9 +199,9 @@ class Helping:
             return
         if isinstance(body, ProgressReport):
             # Timed here, as clocks of machines differ. A report that comes twice says nothing new.
-            if body.progress <= self._heard.get(who, -1.0):
+            if body.progress <= self._progress_of.get(who, -1.0):
                 return
-            self._heard[who] = body.progress
+            self._progress_of[who] = body.progress
             body = ProgressReport(body.progress, self._now_ns)
         self._tell(Received(who, body))
 

@@ -48,7 +48,7 @@ class ClockSums:
         new, self._new = self._new, []
         return tuple((clock, self._sums[clock][self.partition]) for clock in new if clock in self._sums)
 
-    def hear(self, clock: int, partition: int, sums: SquareSums) -> None:
+    def take(self, clock: int, partition: int, sums: SquareSums) -> None:
         """Take the sums of another partition."""
         self._sums.setdefault(clock, {}).setdefault(partition, sums)
 

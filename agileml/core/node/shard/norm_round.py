@@ -19,14 +19,14 @@ from agileml.core.protocol.view import View
 
 
 class NormRound:
-    """The sums that the shards of one server tell and hear."""
+    """The sums that the shards of one server send and receive."""
 
     def __init__(self, me: str, exchange: Exchange, send: Callable[[str, Message], None]) -> None:
         self._me = me
         self._exchange = exchange
         self._send = send
 
-    def told(self, view: View | None, epoch: int, partition: int, shard: Shard) -> Iterator[Squares]:
+    def send_new(self, view: View | None, epoch: int, partition: int, shard: Shard) -> Iterator[Squares]:
         """Send the other owners the sums that a shard has added up since the last call, and yield them for the shards
         of this machine."""
         for of, kept in shard.sums.items():
@@ -37,7 +37,7 @@ class NormRound:
                     self._send(owner, message)
                 yield message
 
-    def told_all(self, view: View, shards: Mapping[int, Shard]) -> list[Squares]:
+    def send_all(self, view: View, shards: Mapping[int, Shard]) -> list[Squares]:
         """Send the other owners of a new view all sums that are kept here, and return them for the shards of this
         machine."""
         found = [

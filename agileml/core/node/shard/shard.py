@@ -127,10 +127,10 @@ class Shard:
             self._apply_complete(now_s)
         return verdict
 
-    def hear(self, of: SumsOf, clock: int, partition: int, sums: SquareSums, now_s: float) -> None:
+    def take_sums(self, of: SumsOf, clock: int, partition: int, sums: SquareSums, now_s: float) -> None:
         """Take the square sums of another partition, and apply the clock that waited for them."""
         if of in self.sums and clock >= self.version:
-            self.sums[of].hear(clock, partition, sums)
+            self.sums[of].take(clock, partition, sums)
             self._apply_complete(now_s)
 
     def waits_for(self) -> tuple[SumsOf, int, SquareSums, list[int]] | None:

@@ -32,8 +32,8 @@ def go_on(members, links, seconds, said, *, view=None, silent=(), from_s=10.0):
         now_s += 0.2
         for name in members.nodes:
             if name not in silent:
-                members.heard(name, now_s)
-                links.told(name, said.get(name, ()), now_s)
+                members.record_message(name, now_s)
+                links.report(name, said.get(name, ()), now_s)
         members.check(now_s)
         if (found := links.judge(members, view, lambda pair: True, now_s)) is not None:
             return found, now_s

@@ -23,13 +23,13 @@ def checked(members, *times_s):
 
 def test_a_machine_is_silent_once_after_the_timeout_and_back_when_it_is_heard():
     members = make("r", "t")
-    members.heard("r", 10.9)
+    members.record_message("r", 10.9)
     assert checked(members, 10.3, 10.6, 10.9) == []
     assert checked(members, 11.1) == ["t"]
-    members.heard("r", 11.2)
+    members.record_message("r", 11.2)
     assert checked(members, 11.3) == []
     assert not members.is_alive("t")
-    members.heard("t", 11.4)
+    members.record_message("t", 11.4)
     assert members.is_alive("t")
 
 
@@ -71,11 +71,11 @@ def test_messages_of_a_machine_that_cannot_be_reached_are_no_sign_of_life():
     members = make("r", "t")
     checked(members, 10.3, 10.6)
     assert members.lost("t", 10.7)
-    assert members.heard("t", 10.8) is members.nodes["t"]
+    assert members.record_message("t", 10.8) is members.nodes["t"]
     assert not members.is_alive("t")
     members.seen("t", 10.9)
     assert members.is_alive("t")
-    members.heard("t", 11.0)
+    members.record_message("t", 11.0)
     assert members.is_alive("t")
 
 
@@ -83,12 +83,12 @@ def test_a_machine_that_speaks_after_a_loss_that_was_not_believed_has_the_whole_
     members = make("r", "t")
     assert not members.lost("t", 14.0)
     assert checked(members, 14.0) == []
-    members.heard("t", 14.1)
+    members.record_message("t", 14.1)
     for at_s in (14.2, 14.4, 14.6, 14.8, 15.0):
-        members.heard("r", at_s)
-        members.heard("t", at_s)
+        members.record_message("r", at_s)
+        members.record_message("t", at_s)
         assert checked(members, at_s) == []
-    members.heard("r", 15.1)
+    members.record_message("r", 15.1)
     assert checked(members, 15.1) == ["t"]
 
 
@@ -96,9 +96,9 @@ def test_a_machine_that_is_gone_or_released_is_never_heard_again():
     members = make("r", "t")
     members.nodes["t"].is_gone = True
     members.nodes["r"].is_released = True
-    assert members.heard("t", 10.1) is None
-    assert members.heard("r", 10.1) is None
-    assert members.heard("unknown", 10.1) is None
+    assert members.record_message("t", 10.1) is None
+    assert members.record_message("r", 10.1) is None
+    assert members.record_message("unknown", 10.1) is None
     assert members.alive() == []
 
 

@@ -95,7 +95,7 @@ def test_only_silent_machines_that_may_come_back_are_awaited():
         members.nodes[name].is_silent = True
     members.nodes["gone"].is_gone = True
     members.nodes["released"].is_released = True
-    members.nodes["long"].heard_s = 80.0
+    members.nodes["long"].last_message_s = 80.0
     members.checked_s = 105.0
     assert awaited(members, None, 105.0, limit_s=20.0) == ["silent"]
     members.checked_s = 120.0

@@ -20,7 +20,7 @@ def test_each_clock_is_noted_once_though_it_is_reported_again():
     assert clocks(log.add(entries(0, 1, 2))) == [1, 2, 3]
     assert clocks(log.add(entries(1, 2, 3))) == [4]
     assert clocks(log.add(entries(0, 1))) == []
-    assert log.heard == 4
+    assert log.completed == 4
 
 
 def test_it_knows_how_long_a_clock_takes():
@@ -46,19 +46,19 @@ def test_clocks_that_another_controller_was_told_of_are_not_waited_for():
     log = ProgressLog(0)
     list(log.add(entries(0, 1)))
     assert clocks(log.add(entries(5, 6))) == [6, 7]
-    assert log.heard == 7
+    assert log.completed == 7
 
 
 def test_what_another_controller_was_told_is_not_waited_for():
     log = ProgressLog(None)
     log.none_left(5)
-    assert log.heard is None  # nothing is known yet, so nothing is missing
+    assert log.completed is None  # nothing is known yet, so nothing is missing
     list(log.add([ClockReport(1, 1.0, 1, 2.0)]))
-    assert log.heard == 2
+    assert log.completed == 2
     log.none_left(5)
-    assert log.heard == 5
+    assert log.completed == 5
     log.none_left(3)
-    assert log.heard == 5
+    assert log.completed == 5
 
 
 def test_it_counts_the_reports_that_any_controller_has():

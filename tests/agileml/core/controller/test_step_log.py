@@ -36,13 +36,13 @@ class Run:
             self.made += 1
 
     def heartbeat(self, *, is_answered: bool = True) -> None:
-        message = StepsTaken(1, 0, *self.owner.untold(MOST_TOLD), kept=self.owner.first)
+        message = StepsTaken(1, 0, *self.owner.unsent(MOST_TOLD), kept=self.owner.first)
         self.sent += len(message.taken)
         if (event := self.log.add(message, timeline=1)) is not None:
             self.outbox.append(event)
         if is_answered:
-            answer = self.log.heard(message)
-            self.owner.heard(answer.told, answer.written)
+            answer = self.log.acknowledgement(message)
+            self.owner.acknowledged(answer.received, answer.written)
 
     def poll(self) -> None:
         """The driver asks for events, and says which ones it has written."""
@@ -50,7 +50,7 @@ class Run:
         count = done.count if done is not None and done.sender == self.address else 0
         for event in self.outbox.drop(count):
             self.log.written(0, event.first + len(event.positions))
-        self.file += self.reader.take(self.address, *self.outbox.tell())
+        self.file += self.reader.take(self.address, *self.outbox.pending())
 
     def go_on(self, seconds: float, steps_per_s: float, turn_s: float) -> None:
         heartbeat_s = poll_s = now_s = 0.0
@@ -75,16 +75,16 @@ class Run:
 def test_the_log_keeps_up_with_thousands_of_steps_per_second():
     run = Run()
     run.go_on(60.0, steps_per_s=3000.0, turn_s=0.055)
-    untold = len(run.owner.untold(10**9)[1])
-    assert untold <= 3000.0 * 2 * HEARTBEAT_S, untold
+    unreported = len(run.owner.unsent(10**9)[1])
+    assert unreported <= 3000.0 * 2 * HEARTBEAT_S, unreported
     assert len(run.owner.taken) <= 3000.0 * 6 * HEARTBEAT_S, "what is written is not kept"
-    assert run.sent == run.log._told[0], "each step travels once"
+    assert run.sent == run.log._received[0], "each step travels once"
 
 
 def test_a_slow_driver_does_not_hold_the_owner_up():
     run = Run()
     run.go_on(60.0, steps_per_s=1200.0, turn_s=0.5)
-    assert len(run.owner.untold(10**9)[1]) <= 1200.0 * 2 * HEARTBEAT_S
+    assert len(run.owner.unsent(10**9)[1]) <= 1200.0 * 2 * HEARTBEAT_S
 
 
 def test_a_new_controller_is_told_from_the_first_kept_step_again():
@@ -92,10 +92,10 @@ def test_a_new_controller_is_told_from_the_first_kept_step_again():
     run.make(700)
     run.heartbeat()
     run.heartbeat()
-    assert run.owner.untold(9) == (700, ())
+    assert run.owner.unsent(9) == (700, ())
     run.begin_controller()  # the driver fetched nothing
     run.heartbeat()
-    assert run.owner.untold(1)[0] == 0 and not run.log.has_all([0], 1)
+    assert run.owner.unsent(1)[0] == 0 and not run.log.has_all([0], 1)
     for _ in range(3):
         run.heartbeat()
     run.poll()

@@ -11,7 +11,6 @@ from agileml.core.protocol.messages import (
     Behind,
     ClockReport,
     Fetch,
-    Heard,
     Installed,
     Limit,
     Load,
@@ -21,6 +20,7 @@ from agileml.core.protocol.messages import (
     Promise,
     Pull,
     Release,
+    ReportsReceived,
     Role,
     Source,
     SourceKind,
@@ -181,7 +181,7 @@ def test_progress_of_partition_0_is_reported_until_it_is_heard_and_kept_nowhere_
                 cluster.push("a", 1, clock, unit, partition=partition)
     node = cluster.nodes["a"]
     assert [p.clock for p in node.status().progress] == [0, 1, 2, 3]
-    cluster.tell("a", Heard(3))
+    cluster.tell("a", ReportsReceived(3))
     assert [p.clock for p in node.status().progress] == [3]
     held = [node.server.shard_cut(partition, 1).progress for partition in (0, 1)]
     assert [len(progress) for progress in held] == [1, 0], "progress that nobody will ask for piles up"
@@ -194,11 +194,11 @@ def test_reports_that_a_heartbeat_cannot_hold_follow_when_it_is_heard():
     cluster.nodes["a"].server.served(0, 1).progress = [
         ClockReport(clock, 0.0, 1, 0.0) for clock in range(600)
     ]
-    cluster.tell("a", Heard(256))
+    cluster.tell("a", ReportsReceived(256))
     assert [(s.progress[0].clock, len(s.progress)) for _, s in cluster.take(Status)] == [(256, 256)]
-    cluster.tell("a", Heard(256))
+    cluster.tell("a", ReportsReceived(256))
     assert cluster.take(Status) == [], "an answer that says nothing new asks for nothing"
-    cluster.tell("a", Heard(512))
+    cluster.tell("a", ReportsReceived(512))
     assert cluster.take(Status) == [], "the rest comes with the next heartbeat"
 
 
@@ -262,4 +262,4 @@ def test_machines_that_came_and_went_by_the_hundreds_are_forgotten():
         cluster.tell(name, Prepare(2, 1, INITIAL))
     cluster.tell("a", Fetch(2, 0, Role.OWNER, INITIAL, Source(SourceKind.SHARD, "a")))
     cluster.tell("a", Announce(cluster.view(2, "a"), 10))
-    assert node._backoff._heard_s.keys() <= {"a", "b", CONTROLLER}
+    assert node._backoff._received_s.keys() <= {"a", "b", CONTROLLER}

@@ -33,7 +33,7 @@ def test_while_the_peer_sends_the_answer_may_be_behind_it():
     backoff, found = RetryBackoff(2.0), []
     for now_s in range(80):
         if now_s < 20:
-            backoff.heard("m1", now_s - 0.5)
+            backoff.receiving("m1", now_s - 0.5)
         backoff.begin(now_s)
         found += [now_s] if backoff.is_due("push", "m1") else []
         backoff.end()
@@ -43,8 +43,8 @@ def test_while_the_peer_sends_the_answer_may_be_behind_it():
 def test_one_that_sends_other_things_for_ever_is_asked_again_all_the_same():
     backoff, found = RetryBackoff(2.0), []
     for now_s in range(100):
-        backoff.heard("m1", now_s)
-        backoff.heard("m2", now_s)
+        backoff.receiving("m1", now_s)
+        backoff.receiving("m2", now_s)
         backoff.begin(now_s)
         found += [now_s] if backoff.is_due("push", "m1") else []
         backoff.end()

@@ -70,6 +70,6 @@ def test_steps_do_not_wait_for_a_heartbeat_each_message() -> None:
         messages += 1
         event = log.add(message, timeline=1)
         logged += len(event.positions) if event is not None else 0
-        owner.server.heard_steps(log.heard(message))
+        owner.server.steps_received(log.acknowledgement(message))
     assert logged == 9 * MOST_TOLD, "the last one comes with the next heartbeat"
     assert messages == 9 + 1, "the second of two heartbeats begins no other row of messages"

@@ -15,7 +15,7 @@ def test_a_clock_waits_for_the_squares_of_every_partition_that_it_needs() -> Non
     assert left.missing(0) == [1]
     right.add(0, ((3, 32.0),))
     for clock, sums in right.take_new():
-        left.hear(clock, 1, sums)
+        left.take(clock, 1, sums)
     parts = left.of(0)
     assert parts is not None and norm(parts) == pytest.approx(8.0)
     assert right.take_new() == ()

@@ -21,7 +21,7 @@ from agileml.events.schema import RunEvent
 from agileml.events.terms import Fault
 from agileml.net.keys import KeyPair
 from agileml.net.outbox import Done, Outbox, OutboxReader
-from agileml.process.head import Head, HeadState, Told
+from agileml.process.head import ForDriver, Head, HeadState
 from agileml.process.record_store import FileStore
 from agileml.process.run_transport import Usage, open_transport, run_codec
 from agileml.process.spec import RunSpec
@@ -31,13 +31,13 @@ from tests.faults.fault_rig import MLR, FaultRig, job
 
 def states(head: Head) -> Iterator[HeadState]:
     """The states that a driver gets which loses every second answer, until the run is finished."""
-    reader = OutboxReader[Told]()
+    reader = OutboxReader[ForDriver]()
     until_s = time.monotonic() + LIMIT_S
     while True:
         dealt_with = reader.done or Done(head.address, 0)
         head.state(dealt_with)
         state = head.state(dealt_with)
-        yield replace(state, told=reader.take(state.address, state.first, state.told))
+        yield replace(state, pending=reader.take(state.address, state.first, state.pending))
         assert state.halted is None, state.halted
         if state.finished is not None:
             return
@@ -108,14 +108,14 @@ def test_heartbeats_that_come_together_have_the_machines_looked_at_once(tmp_path
     assert {kind for kind, acts in watched.told if acts}.isdisjoint({"Status", "Measured"})
 
 
-class Guarded(Outbox[Told]):
+class Guarded(Outbox[ForDriver]):
     """Takes an item only from a thread that has the lock."""
 
     def __init__(self, lock: threading.Lock) -> None:
         super().__init__()
         self._lock = lock
 
-    def append(self, item: Told) -> None:
+    def append(self, item: ForDriver) -> None:
         assert self._lock.locked(), item
         super().append(item)
 
