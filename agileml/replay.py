@@ -284,7 +284,7 @@ def _policy(stretch: Stretch, home: Home, config: JobConfig) -> SchemePolicy:
         bundles = [size for share in shares for size in _pieces(share, config.pool_units or share)]
         return PoolPolicy([bundles] * stretch.clocks, kept.slack)
     make: Any = balancer(config)  # the policy does not care what workers are called
-    balance = make(stretch.units, dict(enumerate(shares))) if make is not None else None
+    balance = make(stretch.units, dict(enumerate(shares)), None) if make is not None else None
     return ClockPolicy(
         kept, stretch.clocks, 1, [float(share) for share in shares], balance, total=stretch.units
     )

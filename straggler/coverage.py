@@ -92,6 +92,11 @@ def subtrees_between(start: int, stop: int) -> int:
     return (middle - start).bit_count() + (stop - middle).bit_count()
 
 
+def count_subtrees(units: Units) -> int:
+    """How many aligned subtrees a set is cut into."""
+    return sum(subtrees_between(*ends) for ends in ranges(units))
+
+
 def show(units: Units) -> str:
     """The set as text, for example `0-3,8`; `-` is the empty set. `parse` reads it back."""
     return (

@@ -322,7 +322,7 @@ def balancer(config: JobConfig) -> MakeBalancer | None:
     if config.consistency.kind != "bsp" or config.pipeline is not None:
         return None
     if config.balance.kind == "lbbsp":
-        return lambda units, home: LbBsp(units, RestartingEma, home=home, hold=HOLD)
+        return lambda units, home, sums_of: LbBsp(units, RestartingEma, home=home, hold=HOLD, sums_of=sums_of)
     options = [Remedy.STATIC]
     if config.balance.kind == "auto" and config.helping in (False, "auto"):
         options.append(Remedy.SHARES)
@@ -330,7 +330,7 @@ def balancer(config: JobConfig) -> MakeBalancer | None:
         options.append(Remedy.HELP)
     if len(options) == 1:
         return None
-    return lambda units, home: AutoBalance(units, home, options)
+    return lambda units, home, sums_of: AutoBalance(units, home, options, sums_of)
 
 
 def _overlap(config: JobConfig, application: Application, tables: Sequence[Table]) -> Overlap:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Generic
 
+from straggler.lbbsp.messages import SumsOf, messages_s
 from straggler.lbbsp.policy import LbBsp, UnitPlan, Worker, upper_median
 from straggler.lbbsp.remedy import WORDS, Choice, Remedy, duration_s, helped_s
 from straggler.speed.predictors import FREE, Resources, RestartingEma
@@ -37,7 +38,7 @@ Costs = Mapping[Remedy, float]  # the seconds of a clock with each remedy that m
 class AutoBalance(Generic[Worker]):
     """A `Balancer` that begins with the units at home and changes to what is found to be better.
 
-    `options`: the remedies to choose from; the units at home are always one.
+    `options`: the remedies to choose from; the units at home are always one. `sums_of`: see `LbBsp`.
     """
 
     def __init__(
@@ -45,16 +46,17 @@ class AutoBalance(Generic[Worker]):
         units: int,
         home: Mapping[Worker, int],
         options: Sequence[Remedy] = (Remedy.STATIC, Remedy.SHARES),
+        sums_of: SumsOf | None = None,
     ) -> None:
         assert Remedy.STATIC in options, options
         self.remedy = Remedy.STATIC
         self._units = units
         self._home = dict(home)
         self._options = list(options)
-        self._shares: LbBsp[Worker] = LbBsp(units, RestartingEma, home=home, hold=HOLD)
+        self._shares: LbBsp[Worker] = LbBsp(units, RestartingEma, home=home, hold=HOLD, sums_of=sums_of)
         self._by_speed: UnitPlan[Worker] | None = None  # the last plan, whether it is used or not
         self._speeds: dict[Worker, float] = {}  # of the clock under way
-        self._others_s: dict[Worker, float] = {}
+        self._transfers_s: dict[Worker, float] = {}  # of it, for each message
         self._took_s: float | None = None
         # The seconds of a clock: with static shares before shares by speed were chosen; with shares by speed before
         # they were given up, until static shares are measured again.
@@ -73,14 +75,15 @@ class AutoBalance(Generic[Worker]):
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        sums: int = 1,
         expected: float | None = None,
     ) -> None:
         """See `Balancer`. With help a worker's last push tells nothing of messages: it may have waited for a helper."""
         if self.remedy is Remedy.HELP:
-            other_s = self._others_s.get(worker, 0.0)
-        self._shares.observe(worker, units, seconds, resources, other_s=other_s, expected=expected)
+            other_s = (1 + sums) * self._transfers_s.get(worker, 0.0)
+        self._shares.observe(worker, units, seconds, resources, other_s=other_s, sums=sums, expected=expected)
         self._speeds[worker] = units / seconds
-        self._others_s[worker] = other_s
+        self._transfers_s[worker] = other_s / (1 + sums)
 
     def clock_took(self, seconds: float) -> None:
         """See `Balancer`."""
@@ -113,16 +116,19 @@ class AutoBalance(Generic[Worker]):
         was made before it."""
         assert self._by_speed is not None
         speeds = [self._speeds[worker] for worker in workers]
-        others_s = [self._others_s[worker] for worker in workers]
+        transfers_s, sums_of = [self._transfers_s[worker] for worker in workers], self._shares.sums_of
         planned = dict(zip(self._by_speed.workers, self._by_speed.units, strict=True))
+        home = tuple(self._home[worker] for worker in workers)
+        by_speed = tuple(planned.get(worker, 0) for worker in workers)
+        at_home_s = messages_s(home, transfers_s, sums_of)
         costs = {
-            Remedy.STATIC: duration_s([self._home[worker] for worker in workers], speeds, others_s),
-            Remedy.SHARES: duration_s([planned.get(worker, 0) for worker in workers], speeds, others_s),
+            Remedy.STATIC: duration_s(home, speeds, at_home_s),
+            Remedy.SHARES: duration_s(by_speed, speeds, messages_s(by_speed, transfers_s, sums_of)),
         }
         if self.remedy is Remedy.HELP and self._took_s is not None:
             costs[Remedy.HELP] = self._took_s
         elif Remedy.HELP in self._options:
-            costs[Remedy.HELP] = helped_s(self._units, speeds, others_s)
+            costs[Remedy.HELP] = helped_s(self._units, speeds, at_home_s)
         return costs
 
     def _choose(self) -> Choice | None:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-
+from straggler.lbbsp.messages import SumsOf, best_units, messages_s, one_each
 from straggler.lbbsp.remedy import Choice, divided_s, duration_s
-from straggler.lbbsp.sizes import consecutive_ranges, cpu_batch_sizes, gpu_batch_sizes
+from straggler.lbbsp.sizes import consecutive_ranges
 from straggler.speed.predictors import FREE, Resources, SpeedPredictor
 
 Worker = TypeVar("Worker", bound=Hashable)
@@ -59,9 +58,11 @@ class Balancer(Protocol[Worker]):
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        sums: int = 1,
         expected: float | None = None,
     ) -> None:
-        """The worker computed `units` units in `seconds` with these resources, and spent `other_s` on messages.
+        """The worker computed `units` units in `seconds` with these resources, and spent `other_s` on messages, of
+        which it sent `sums`.
 
         `expected`: the units per second that it expects of itself from now on, if it has a predictor of its own.
         """
@@ -80,7 +81,8 @@ class LbBsp(Generic[Worker]):
 
     `units`: units of one clock, over all workers. `make_predictor`: a new predictor for each worker. `home`: the units
     that each worker has where nothing is known yet; None: equal shares. A worker that has not been measured is taken
-    to be as fast, for its units at home, as the mean of the others.
+    to be as fast, for its units at home, as the mean of the others. `sums_of`: how many sums each worker sends with
+    these units; None: one.
 
     `hold`: a new plan replaces the last one only if it is expected to save this share of the clock and three times what
     the predictions are usually wrong by, so that noise moves nothing. None: every plan is the best one.
@@ -94,6 +96,7 @@ class LbBsp(Generic[Worker]):
         *,
         home: Mapping[Worker, int] | None = None,
         hold: float | None = None,
+        sums_of: SumsOf | None = None,
     ) -> None:
         if units < 1 or minimum < 0:
             raise ValueError(f"units is {units}, minimum {minimum}; expected at least 1 and 0")
@@ -102,6 +105,7 @@ class LbBsp(Generic[Worker]):
         self.units = units
         self.minimum = minimum
         self.hold = hold
+        self.sums_of = sums_of or one_each
         self._home = dict(home or {})
         self._make_predictor = make_predictor
         self._measured: dict[Worker, _Measured] = {}
@@ -115,20 +119,23 @@ class LbBsp(Generic[Worker]):
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        sums: int = 1,
         expected: float | None = None,
     ) -> None:
         """Record that the worker did `units` units in `seconds` with these resources (push of v^{k-1}), and spent
-        `other_s` between two clocks on anything else. `expected` counts instead of what the predictor here says, until
-        the next measurement."""
+        `other_s` between two clocks on anything else: to pull, and to send `sums` sums. `expected` counts instead of
+        what the predictor here says, until the next measurement."""
         if units <= 0 or not 0 < seconds < math.inf:
             raise ValueError(f"worker {worker}: {units} units in {seconds} s; expected positive numbers")
         if not 0 <= other_s < math.inf:
             raise ValueError(f"worker {worker}: {other_s} s for messages; expected at least 0")
+        if sums < 1:
+            raise ValueError(f"worker {worker}: {sums} sums; expected at least 1")
         if expected is not None and not 0 < expected < math.inf:
             raise ValueError(f"worker {worker}: {expected} units/s expected; a speed is positive and finite")
         if (measured := self._measured.get(worker)) is None:
             measured = self._measured[worker] = _Measured(self._make_predictor())
-        measured.observe(units, seconds, resources, other_s, expected)
+        measured.observe(units, seconds, resources, other_s, sums, expected)
 
     def clock_took(self, seconds: float) -> None:
         """Nothing to learn: the workers' own times say all."""
@@ -149,7 +156,7 @@ class LbBsp(Generic[Worker]):
         if not known and self._home.keys() >= set(workers):
             return UnitPlan(workers, tuple(self._home[w] for w in workers), 0.0, "no worker is measured yet")
         speeds = self._speeds(workers, known)
-        others_s = [each.other_s if (each := self._measured.get(worker)) else 0.0 for worker in workers]
+        transfers_s = [each.transfer_s if (each := self._measured.get(worker)) else 0.0 for worker in workers]
         why = (
             f"{len(known)} of {len(workers)} workers measured, {min(speeds):.4g} to {max(speeds):.4g} "
             "units/s expected"
@@ -157,16 +164,18 @@ class LbBsp(Generic[Worker]):
         last = self._last_for(workers) if self.hold is not None else None
         last_s = least = 0.0
         if last is not None and self.hold is not None:
-            last_s = duration_s(last, speeds, others_s)
+            last_s = duration_s(last, speeds, messages_s(last, transfers_s, self.sums_of))
             least = self.hold + TIMES * self._doubt(workers)
-            gain = 1.0 - divided_s(self.units, speeds, others_s) / last_s
+            gain = 1.0 - divided_s(self.units, speeds, messages_s(last, transfers_s, one_each)) / last_s
             if gain < least:  # nothing to solve
                 return UnitPlan(workers, last, last_s, why + _held(gain, least, " at most"))
-        best = self._best(speeds, others_s)
-        best_s = duration_s(best, speeds, others_s)
+        best, step = best_units(self.units, speeds, transfers_s, self.sums_of, self.minimum)
+        best_s = duration_s(best, speeds, messages_s(best, transfers_s, self.sums_of))
         if last is not None and (gain := 1.0 - best_s / last_s) < least:
             return UnitPlan(workers, last, last_s, why + _held(gain, least))
         self._last = dict(zip(workers, best, strict=True))
+        if step > 1:
+            why += f"; in steps of {step} units, of which no worker sends more than {max(self.sums_of(best))} sums"
         return UnitPlan(workers, best, best_s if known else 0.0, why)
 
     def _speeds(self, workers: tuple[Worker, ...], known: Mapping[Worker, float]) -> list[float]:
@@ -174,22 +183,6 @@ class LbBsp(Generic[Worker]):
         weights = {worker: float(self._home.get(worker, 1)) for worker in workers}
         usual = sum(known[w] / weights[w] for w in workers if w in known) / len(known) if known else 1.0
         return [known.get(worker, usual * weights[worker]) for worker in workers]
-
-    def _best(self, speeds: list[float], others_s: list[float]) -> tuple[int, ...]:
-        if not any(others_s):
-            return tuple(cpu_batch_sizes(speeds, self.units, self.minimum).tolist())
-        count = len(speeds)
-        nothing = np.zeros(count, dtype=np.int64)
-        found = gpu_batch_sizes(
-            [1.0 / speed for speed in speeds],
-            np.zeros(count),
-            others_s,
-            nothing,
-            nothing + self.units,
-            self.units,
-            self.minimum,
-        )
-        return tuple(found.tolist())
 
     def _last_for(self, workers: tuple[Worker, ...]) -> tuple[int, ...] | None:
         """The plan that holds until a better one is found: the last one, or the units at home."""
@@ -210,7 +203,8 @@ def _held(gain: float, least: float, at_most: str = "") -> str:
 class _Measured:
     """One worker's predictor, and two medians that change with its measurements alone: a plan asks for those of all.
 
-    `other_s`: the usual time of the worker's messages; the median, as single ones may wait long for something else.
+    `transfer_s`: the usual time of one of the worker's messages; the median, as single ones may wait long for
+    something else.
     `doubt`: how far off its predictions may be, relative to the speed, because single iterations differ: the usual
     difference, over the root of how many went into the prediction. The median of the differences does not heed that the
     worker has just changed its speed.
@@ -219,9 +213,9 @@ class _Measured:
     def __init__(self, predictor: SpeedPredictor) -> None:
         self._predictor = predictor
         self._expected: float | None = None  # by the worker's own predictor
-        self.other_s = 0.0
+        self.transfer_s = 0.0
         self.doubt = UNKNOWN
-        self._others_s: deque[float] = deque(maxlen=WINDOW)
+        self._transfers_s: deque[float] = deque(maxlen=WINDOW)
         self._errors: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
 
@@ -230,17 +224,23 @@ class _Measured:
         return self._predictor.predict(resources) if self._expected is None else self._expected
 
     def observe(
-        self, units: int, seconds: float, resources: Resources, other_s: float, expected: float | None
+        self,
+        units: int,
+        seconds: float,
+        resources: Resources,
+        other_s: float,
+        sums: int,
+        expected: float | None,
     ) -> None:
         if self._count > 0:
-            expected_s = units / self.speed(resources) + self.other_s
+            expected_s = units / self.speed(resources) + (1 + sums) * self.transfer_s
             self._errors.append(abs(expected_s / (seconds + other_s) - 1.0))
         self._predictor.observe(units / seconds, resources)
         self._expected = expected
-        self._others_s.append(other_s)
+        self._transfers_s.append(other_s / (1 + sums))
         self._count += 1
-        if len(self._others_s) >= ENOUGH:
-            self.other_s = upper_median(self._others_s)
+        if len(self._transfers_s) >= ENOUGH:
+            self.transfer_s = upper_median(self._transfers_s)
         usual = upper_median(self._errors) if len(self._errors) >= ENOUGH else UNKNOWN
         self.doubt = usual / math.sqrt(min(AVERAGED, self._count))
 

@@ -33,6 +33,7 @@ class RandomPlans:
         resources: Resources = FREE,
         *,
         other_s: float = 0.0,
+        sums: int = 1,
         expected: float | None = None,
     ) -> None:
         assert 0 < units <= self._units
@@ -61,7 +62,7 @@ def random_plans(schedule: Schedule, fired: Counter[str]) -> MakeBalancer | None
         return None
     is_shared = schedule.toy_mode != "allreduce"
     rng = random.Random(f"{schedule.seed}/{schedule.mode}/plans") if is_shared else None
-    return lambda units, home: RandomPlans(units, home, rng, fired)
+    return lambda units, home, _: RandomPlans(units, home, rng, fired)
 
 
 def random_rules(schedule: Schedule) -> PipelineRules:

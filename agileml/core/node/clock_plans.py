@@ -25,6 +25,7 @@ class _Work:
     """A worker's contributions to one clock so far."""
 
     units: int = 0
+    bundles: int = 0
     compute_s: float = 0.0
     last_s: float = 0.0  # when the last one arrived
     expected: float = 0.0  # units per second in the next clock, as the worker said last
@@ -42,7 +43,8 @@ class ClockPlans:
         self._deal = Deal(job, view)
         self._workers = tuple(view.workers())
         self._home = tuple(units.bit_count() for _, units in view.share)
-        self._balancer = job.balancer(job.units, dict(zip(self._workers, self._home, strict=True)))
+        sums_of = self._deal.sums_by if job.sends_whole_sums else None
+        self._balancer = job.balancer(job.units, dict(zip(self._workers, self._home, strict=True)), sums_of)
         self._announced = self._home
         self._fixed: dict[int, ClockPlan] = {}
         self._newest = -1  # the last clock whose plan is fixed
@@ -93,6 +95,7 @@ class ClockPlans:
         """Record a worker's bundle that was counted."""
         work = self._work.setdefault(push.clock, {}).setdefault(worker, _Work())
         work.units += push.bundle.bit_count()
+        work.bundles += 1
         work.compute_s += push.compute_s
         work.last_s = now_s
         work.expected = push.expected
@@ -106,7 +109,7 @@ class ClockPlans:
             for worker in self._workers:
                 if (done := work.get(worker)) is not None:
                     elapsed_s = done.last_s - began_s if began_s is not None else done.compute_s
-                    self._observe(worker, done.units, done.compute_s, elapsed_s, done.expected)
+                    self._observe(worker, done.units, done.bundles, done.compute_s, elapsed_s, done.expected)
             if began_s is not None:
                 self._balancer.clock_took(now_s - began_s)
         self._began_s = {version: now_s}
@@ -118,9 +121,13 @@ class ClockPlans:
         if clock in self._deal.view.open_at or (plan is None and self._deal.is_planned(clock)):
             return
         for worker, units in zip(self._workers, plan.units if plan else self._home, strict=True):
-            self._observe(worker, units, compute_s[worker], compute_s[worker], expected[worker])
+            self._observe(worker, units, 1, compute_s[worker], compute_s[worker], expected[worker])
 
-    def _observe(self, worker: str, units: int, compute_s: float, elapsed_s: float, expected: float) -> None:
+    def _observe(
+        self, worker: str, units: int, sums: int, compute_s: float, elapsed_s: float, expected: float
+    ) -> None:
         if compute_s > 0:
             other_s = max(0.0, elapsed_s - compute_s)
-            self._balancer.observe(worker, units, compute_s, other_s=other_s, expected=expected or None)
+            self._balancer.observe(
+                worker, units, compute_s, other_s=other_s, sums=sums, expected=expected or None
+            )

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from agileml.core.protocol.job import Job
 from agileml.core.protocol.view import NOBODY, ClockPlan, Share, View
-from straggler.coverage import Units, aligned_subtrees, members, ranges, union
+from straggler.coverage import Units, aligned_subtrees, count_subtrees, members, ranges, union
 from straggler.lbbsp.unit_sets import units_of_counts
 
 KEPT = 4  # plans; a worker is at most one clock behind partition 0
@@ -117,6 +117,11 @@ class Deal:
             plan = self._plans.get(clock)
             by_worker = self._bundles_by(plan) if plan is not None else {}
         return tuple((worker, bundle) for worker, bundles in by_worker.items() for bundle in bundles)
+
+    def sums_by(self, units: tuple[int, ...]) -> tuple[int, ...]:
+        """How many bundles each worker contributes in a deterministic job, with so many units each."""
+        dealt = units_of_counts(self.view.share, dict(zip(self._share, units, strict=True)))
+        return tuple(count_subtrees(dealt[worker]) for worker in self._share)
 
     def _bundles_by(self, plan: ClockPlan) -> Mapping[str, tuple[Units, ...]]:
         """The bundles of each worker under a plan. Plans in a row are often equal, so the last ones are kept."""

@@ -20,10 +20,12 @@ from agileml.core.protocol.view import View
 from straggler.consistency import Consistency, Elastic
 from straggler.coverage import Units, span
 from straggler.flexrr.protocol import FlexRrParameters
+from straggler.lbbsp.messages import SumsOf
 from straggler.lbbsp.policy import Balancer
 
-# From the units of a clock, and those of each worker in the view's share.
-MakeBalancer = Callable[[int, Mapping[str, int]], Balancer[str]]
+# From the units of a clock, those of each worker in the view's share, and how many sums each sends with other units
+# (None: one).
+MakeBalancer = Callable[[int, Mapping[str, int], SumsOf | None], Balancer[str]]
 
 
 class Overlap(Enum):
@@ -113,6 +115,12 @@ class Job:
     def may_overlap(self) -> bool:
         """True if some clock may be computed while its parameters are on their way."""
         return self.overlap is not Overlap.OFF
+
+    @property
+    def sends_whole_sums(self) -> bool:
+        """True where a worker sends a sum as large as the parameters for each aligned subtree of its units. Of a sparse
+        table sums have rows of their own, however many they are."""
+        return self.deterministic and not any(table.sparse for table in self.layout.tables)
 
     def timeline_of(self, view: View) -> int:
         """The number by which a view accepts a computation: its timeline. In a pipeline its epoch: a change ends the

@@ -17,6 +17,7 @@ from agileml.core.stage.placement import Placement
 from straggler.coverage import ranges
 from straggler.lbbsp.unit_sets import units_of_counts
 
+STEPS = 16  # of a share, where clocks are planned and sums are as large as the parameters
 NEAR = 0.1  # a weight that differs less from the present share leaves the share as it is
 
 
@@ -34,12 +35,22 @@ def share_and_previous(
         return share_of_slices(job, placement.worker), placement.previous
     home = _home(job, view, workers) if view is not None else share_of_slices(job, placement.worker)
     held = {worker: units.bit_count() for worker, units in home if worker in filled}
-    counts = counts_by_weight(job.units, _kept_near(filled, held), held)
-    units = units_of_counts(home, counts)
+    step = _step(job, len(workers))
+    held_steps = {worker: units // step for worker, units in held.items()}
+    counts = counts_by_weight(job.units // step, _kept_near(filled, held), held_steps)
+    units = units_of_counts(home, {worker: steps * step for worker, steps in counts.items()})
     share = tuple((worker, units[worker]) for worker in workers)
     if view is None:
         return share, placement.previous
     return share, _previous(job, view, share, workers)
+
+
+def _step(job: Job, workers: int) -> int:
+    """The units of which a share is a multiple. A clock's plan starts from the share: with coarse ones it can have few
+    sums, and a share by itself holds for a clock or two."""
+    if job.balancer is None or not job.sends_whole_sums:
+        return 1
+    return 1 << max(0, (job.units // (STEPS * workers)).bit_length() - 1)
 
 
 def counts_by_weight(total: int, weights: Mapping[str, float], held: Mapping[str, int]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from straggler.coverage import Units, ranges, subtrees_between
+from straggler.coverage import Units, count_subtrees
 
 MOST_SLICES = 128  # with more the search takes longer than a change of members should
 
@@ -69,4 +69,4 @@ class _Deal:
 @lru_cache(maxsize=4096)
 def sums(units: Units) -> int:
     """How many sums a worker with these slices sends: one for each aligned subtree."""
-    return sum(subtrees_between(*ends) for ends in ranges(units))
+    return count_subtrees(units)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from agileml.core.node.clock_plans import ClockPlans
 from agileml.core.parameters.fold import Contribution
+from agileml.core.protocol.deal import Deal
 from agileml.core.protocol.messages import Params, PlannedParams, Pull, TimedPush
 from agileml.core.protocol.view import INITIAL, View
 from straggler.lbbsp.policy import LbBsp
@@ -30,7 +31,7 @@ VIEW = View(
 def make(mode="dense", view=VIEW, clocks=20):
     job = replace(
         make_job(mode, slices=16, clocks=clocks),
-        balancer=lambda units, home: LbBsp(units, Memoryless, home=home),
+        balancer=lambda units, home, sums_of: LbBsp(units, Memoryless, home=home, sums_of=sums_of),
     )
     told = []
     return ClockPlans(job, view, told.append), told
@@ -134,3 +135,36 @@ def test_only_notable_plans_are_told():
     one_clock(plans, 6, a=1.5, b=1.5)
     assert [(plan.clock, plan.units) for plan in told] == [(6, (("a", 12), ("b", 4)))]
     assert "2 of 2 workers measured" in told[0].reason
+
+
+def last_clock(*, knows_sums):
+    """Its seconds, and the most sums of a machine: 64 units on two machines of unlike speed; each sum takes .2 s."""
+    view = replace(VIEW, share=(("a", (1 << 32) - 1), ("b", ((1 << 32) - 1) << 32)), open=())
+    job = replace(
+        make_job("dense", slices=16, parts=4, clocks=40),
+        balancer=lambda units, home, sums_of: LbBsp(
+            units, Memoryless, home=home, sums_of=sums_of if knows_sums else None
+        ),
+    )
+    plans, deal = ClockPlans(job, view, lambda event: None), Deal(job, view)
+    ends_s, most = [], 0
+    for clock in range(3, 12):
+        if (plan := plans.for_answer(clock)) is not None:
+            deal.learn(plan)
+        bundles = {worker: deal.bundles(clock, worker) for worker in "ab"}
+        ends_s, most = [], max(map(len, bundles.values()))
+        for worker, speed in (("a", 32.0), ("b", 12.0)):
+            now_s = 10.0 * clock + 0.2  # the pull
+            for bundle in bundles[worker]:
+                compute_s = bundle.bit_count() / speed
+                now_s += compute_s + 0.2
+                count(plans, worker, clock, bundle, compute_s, now_s)
+            ends_s.append(now_s - 10.0 * clock)
+        plans.advanced(clock + 1, 10.0 * (clock + 1))
+    return max(ends_s), most
+
+
+def test_sums_that_take_long_are_few():
+    (aware_s, aware), (unaware_s, unaware) = (last_clock(knows_sums=knows) for knows in (True, False))
+    assert aware <= 2 < unaware
+    assert aware_s <= 0.9 * unaware_s

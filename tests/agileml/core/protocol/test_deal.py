@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,18 @@ def test_slices_make_a_share_that_gives_the_slices_back(workers, parts):
     for worker, units in share:
         assert union(deal.bundles(9, worker)) == units
     assert union(units for _, units in deal.assignments(9)) == job.all_units
+
+
+@given(st.lists(st.integers(1, 9), min_size=3, max_size=3))
+def test_the_sums_of_a_plan_are_counted_as_its_bundles_would_be(parts_of):
+    job = make_job(parts=4, clocks=99)
+    job = replace(job, balancer=lambda units, home, _: RandomPlans(units, home, None, Counter()))
+    share = (("a", 0xFFF), ("b", 0xFF000), ("c", 0xFFF00000))
+    deal = Deal(job, replace(VIEW, members=("a", "b", "c"), share=share, open=()))
+    units = (32 * parts_of[0] // sum(parts_of), 32 * parts_of[1] // sum(parts_of))
+    units = (*(max(1, each) for each in units), 32 - sum(max(1, each) for each in units))
+    deal.learn(ClockPlan(50, units))
+    assert deal.sums_by(units) == tuple(len(deal.bundles(50, worker)) for worker in "abc")
 
 
 STAGED = replace(

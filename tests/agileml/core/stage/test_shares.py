@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agileml.core.change.change_plan import plan_change
+from agileml.core.protocol.job import Job
 from agileml.core.protocol.messages import Promise, ShardState
 from agileml.core.protocol.view import INITIAL, View
 from agileml.core.stage.placement import Machines, StageRule
@@ -130,3 +132,27 @@ def test_machines_that_went_cost_no_look_at_all_slices_each() -> None:
     after = changed(counted, NAMES[:5], weights)
     assert after == changed(before, NAMES[:5], weights)
     assert len(looked) == 3  # twice to deal, and to remember
+
+
+SPEEDS = {"a": 1.0, "b": 0.83, "c": 0.47, "d": 0.61}
+
+
+def planned(mode: str, *, deterministic: bool = True) -> Job:
+    job = make_job(mode, slices=16, parts=16, partitions=1)
+    make = lambda units, home, _: RandomPlans(units, home, None, Counter())  # noqa: E731
+    return replace(job, balancer=make, deterministic=deterministic)
+
+
+def test_where_sums_are_as_large_as_the_parameters_plans_start_from_shares_of_few_sums() -> None:
+    job = planned("dense")
+    found = counts(view_of("abcd", SPEEDS, job))
+    assert not any(units % 4 for units in found.values()), "of 64 units on average, 16 steps"
+    best = counts_by_weight(256, SPEEDS, {})
+    assert all(abs(found[name] - best[name]) <= 6 for name in "abcd")
+    after = changed(view_of("abcd", SPEEDS, job), "abce", SPEEDS | {"e": 0.3}, job)
+    assert not any(units % 4 for units in counts(after).values())
+
+
+@pytest.mark.parametrize("job", [planned("bsp"), planned("dense", deterministic=False)])
+def test_elsewhere_they_start_from_the_best_shares(job: Job) -> None:
+    assert counts(view_of("abcd", SPEEDS, job)) == counts_by_weight(256, SPEEDS, {})
