@@ -190,7 +190,7 @@ class MembershipChanges:
             control.record.committed,
             promises,
             replace(control.weighted(self._machines()), bytes_per_s=self._cuts.links.bytes_per_s),
-            self._finishing(),
+            self._finishing(promises),
             self._cuts.newest,
         )
 
@@ -206,7 +206,7 @@ class MembershipChanges:
         best = [m for m in there if m.deadline_s is None] or there
         return replace(machines, reliable=tuple(m.name for m in best))
 
-    def _finishing(self) -> list[str]:
+    def _finishing(self, promises: Mapping[str, Promise]) -> list[str]:
         """Members with a notice and time to finish their current clock, if finishing it is worth a further change."""
         control = self._control
         clock_s = control.log.clock_s
@@ -216,6 +216,9 @@ class MembershipChanges:
             return []  # others draw what a leaver has not pushed
         if control.job.exchange.has_replicas:
             return []  # the change has already waited for the clock to end
+        versions = [state.version for promise in promises.values() for _, state in promise.shards]
+        if min(versions, default=0) >= control.limit:
+            return []  # nobody may begin the clock, for as long as the plan waits for machines or for this leaver
         machines = self._machines()  # with the last reliable ones, which stay in spite of a notice
         staying = {*machines.reliable, *machines.transient}
         return [

@@ -97,6 +97,16 @@ def test_a_planned_notice_for_more_machines_than_are_left_takes_those(scripts):
     assert [type(event) for event in script.events_of(PlanFired | PlanFinished)] == [PlanFired, PlanFinished]
 
 
+def test_a_leaver_does_not_stay_for_a_clock_that_the_next_event_holds(scripts):
+    script = scripts(make_job(clocks=12), [PlannedNotice(3, 1, 120.0), PlannedJoin(3, 1)], expected=3)
+    script.up("r0", "t1")
+    script.up("t2", admitted=False)
+    script.reach(3, clock_s=1.0)  # a leaver ends its part of clocks that are so long
+    script.wait(0.4)
+    assert script.released == ["t1"]
+    assert script.view.members == ("r0", "t2") and script.controller.limit == 12
+
+
 def test_a_restarted_controller_does_not_fire_an_event_twice(scripts):
     script = scripts(make_job(clocks=12), [PlannedNotice(3, 1, 60.0), PlannedNotice(8, 1, 60.0)])
     script.up("r0", "t1", "t2")
