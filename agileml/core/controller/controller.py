@@ -318,14 +318,15 @@ class Controller:
             control.announce_to(member.name)
 
     def _is_loaded(self, member: Member) -> bool:
-        """True when a machine has loaded the slices that it would get if it joined now."""
+        """True when a machine has loaded the slices that it would get if it joined now, or has those of its share."""
+        control, view = self._control, self.view
         assert member.status is not None
-        control = self._control
+        if view is not None and member.name in view.member_set:
+            return True  # only a new controller asks; what the member would get now may be other slices
         wanted = slices_for(member, control.members, control.rule, control.job.slices)
-        if wanted & ~member.status.loaded:
+        if lacks_some := bool(wanted & ~member.status.loaded):
             control.send(member.name, Load(wanted))
-            return False
-        return True
+        return not lacks_some
 
     # -- the next step --------------------------------------------------------------------------------------
 

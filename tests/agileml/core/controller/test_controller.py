@@ -165,6 +165,19 @@ def test_a_restarted_controller_listens_first_and_loses_nothing(scripts):
     assert script.record.committed.clock == cut
 
 
+def test_a_restarted_controller_has_no_member_load_what_it_does_not_compute(scripts):
+    script = scripts(expected=2)
+    script.up("r0", "t1")
+    for name in ("t2", "t3"):  # each gets what is nearest, so their shares are not those of a start with all
+        script.up(name)
+        script.wait(1.0)
+    loaded = {name: machine.loaded for name, machine in script.machines.items()}
+    script.restart()
+    script.wait(2.0)
+    assert "restart of the controller" in script.reason
+    assert {name: machine.loaded for name, machine in script.machines.items()} == loaded
+
+
 def test_a_restarted_controller_counts_machines_as_it_hears_of_them_and_clocks_from_its_record(scripts):
     """Its record has no tiers: none is taken for a reliable one meanwhile. It has the cut."""
     script = scripts(**ACTIVE)
