@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agileml.core.protocol.inputs import Measured
@@ -262,16 +262,19 @@ class Membership:
         by_speed: bool,
         by_capacity: bool = True,
         alike: float = 1.0,
+        speeds: Mapping[str, float] | None = None,
     ) -> Machines:
         """Return the machines with their weights: capacities, or with `by_speed` measured speeds.
 
         A machine that is not measured yet counts as fast, for its capacity, as the mean of the others. `alike`: if the
         fastest machine, for its capacity, is less than `alike` times as fast as the slowest, capacities count. Without
-        `by_capacity` all machines count as equal where capacities would count.
+        `by_capacity` all machines count as equal where capacities would count. `speeds`: in place of measured ones.
         """
         found = [self.nodes[name] for name in machines.reliable + machines.transient]
         capacities = {m.name: m.capacity if by_capacity else 1.0 for m in found}
-        speeds = {m.name: m.speed for m in found if by_speed and m.speed is not None}
+        if speeds is None:
+            speeds = {m.name: m.speed for m in found if m.speed is not None}
+        speeds = {name: speeds[name] for name in capacities if by_speed and name in speeds}
         ratios = [speed / capacities[name] for name, speed in speeds.items()]
         if ratios and max(ratios) < alike * min(ratios):
             ratios, speeds = [], {}

@@ -191,7 +191,7 @@ class Control:
 
         A weight is a measured speed if clocks are planned, replicas share a stage or stages follow speeds, and the
         machines differ; otherwise it is the machine's capacity. A stage of one machine computes with one thread, so
-        its cores do not count.
+        its cores do not count. A new controller has measured nothing, and what its view deals stands for the speeds.
         """
         rules = self.job.pipeline
         is_straight = rules is not None and rules.replicas == 1
@@ -199,8 +199,19 @@ class Control:
             rules is not None and (rules.follows_speeds or not is_straight)
         )
         return self.members.weighted(
-            machines, by_speed=by_speed, by_capacity=not is_straight, alike=self.job.alike
+            machines,
+            by_speed=by_speed,
+            by_capacity=not is_straight,
+            alike=self.job.alike,
+            speeds=self._dealt() if self.is_restarted else None,
         )
+
+    def _dealt(self) -> dict[str, float]:
+        """The work of a clock that the durable view deals to each machine."""
+        assert self.view is not None
+        shares = [pair for stage in self.view.pipeline for pair in stage.replicas] or self.view.share
+        work = {node: units.bit_count() * (self.unit_cost(node) or 0.0) for node, units in shares}
+        return {node: each for node, each in work.items() if each > 0}
 
     def unit_cost(self, node: str) -> float | None:
         """The work of one of a machine's units: in a pipeline the seconds of its stage's layers, otherwise 1. None

@@ -105,6 +105,16 @@ def test_stages_stay_where_another_cut_does_not_pay(
     assert run.sizes == [4, 4] and not recuts(run)
 
 
+def test_a_new_controller_leaves_the_layers_where_speeds_have_brought_them() -> None:
+    run = Paced({"t0": 1.0, "t1": 1 / 3})
+    run.go(30)
+    assert run.sizes == [6, 2]
+    run.script.restart()
+    run.script.wait(3.0)
+    assert run.script.views[-1].trigger.cause is Cause.RESTART
+    assert run.sizes == [6, 2]
+
+
 def test_a_slow_spell_moves_nothing() -> None:
     run = Paced({"t0": 1.0, "t1": 1.0})
     run.go(20)
