@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agileml.application import Application, InputError
+from agileml.application import Application, InputError, without_secrets
 from agileml.core.compute.traces import user_trace
 from agileml.core.compute.unit_error import UnitError
 from agileml.core.protocol.commands import Begin, Compute, LoadSlices
@@ -27,7 +27,7 @@ def _unbounded(error: BaseException) -> tuple[str, str]:
         return f"{error.place}: {error.problem}", error.trace
     if isinstance(error, InputError | MemoryError):
         return str(error) or "out of memory", ""
-    return f"{type(error).__name__}: {error}", user_trace(error)
+    return without_secrets(f"{type(error).__name__}: {error}"), user_trace(error)
 
 
 def failure_while(doing: ComputeJob | None, problem: str, trace: str) -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agileml.application import InputError
+from agileml.application import InputError, without_secrets
 from agileml.config.text import ConfigError
 from agileml.core.compute.contract import ContractError
 from agileml.core.compute.traces import is_in_user_code, user_trace
@@ -30,4 +30,5 @@ def blame_user(what: str) -> Iterator[None]:
         # Where no line of the user's asked for the memory, a number in the config did: a traceback tells nothing.
         if isinstance(error, MemoryError) and not is_in_user_code(error):
             raise RunError(f"{what}: {str(error) or 'out of memory'}") from error
-        raise RunError(f"{what}: {type(error).__name__}: {error}", user_trace(error)) from error
+        said = without_secrets(f"{what}: {type(error).__name__}: {error}")
+        raise RunError(said, user_trace(error)) from error

@@ -6,6 +6,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from agileml.application import without_secrets
+
 OURS = str(Path(__file__).parents[2])
 # Code that is not the user's: this package, installed ones, the standard library.
 INSTALLED = (
@@ -19,15 +21,15 @@ CYTHON = (".pyx", ".pxd")  # a compiled package names its sources as they lay wh
 def user_trace(error: BaseException) -> str:
     """The traceback of an exception without the frames of this package that come first.
 
-    If it was raised in a process of a pool, the traceback there.
+    If it was raised in a process of a pool, the traceback there. It ends up in logs, so addresses in it show no secret.
     """
     if isinstance(there := getattr(error.__cause__, "tb", None), str):
-        return there.strip().strip('"').strip()
+        return without_secrets(there.strip().strip('"').strip())
     shown = traceback.TracebackException.from_exception(error)
     foreign = [number for number, frame in enumerate(shown.stack) if not frame.filename.startswith(OURS)]
     if foreign:
         shown.stack = traceback.StackSummary.from_list(shown.stack[foreign[0] :])
-    return "".join(shown.format())
+    return without_secrets("".join(shown.format()))
 
 
 def is_in_user_code(error: BaseException) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agileml.application import InputError
+from agileml.application import InputError, without_secrets
 from agileml.core.compute.contract import ContractError
 from agileml.core.compute.traces import user_trace
 
 
 class UnitError(Exception):
-    """User code failed. `place` names the unit, `problem` is one sentence, `trace` the traceback ("" if none)."""
+    """User code failed. `place` names the unit, `problem` is one sentence, `trace` the traceback ("" if none).
+
+    What a library says about a file may quote a presigned address, and ends up in logs."""
 
     def __init__(self, place: str, problem: str, trace: str = "") -> None:
+        problem = without_secrets(problem)
         super().__init__(place, problem, trace)
         self.place, self.problem, self.trace = place, problem, trace
 

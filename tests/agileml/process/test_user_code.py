@@ -122,6 +122,22 @@ def test_what_cannot_travel_as_it_is_is_told_all_the_same(said: str, shown: str,
     assert len(ran.halted.reason) < 200_000
 
 
+@pytest.mark.parametrize("method", ["tables", "load", "process"])
+def test_what_a_library_says_of_a_presigned_address_shows_no_signature(method: str, tmp_path: Path) -> None:
+    """The reason and the traceback are in the log, the report and what others see of the run."""
+    how = RuntimeError("403 of https://me:word@host/a.parquet?X-Amz-Signature=abcdef")
+    with pytest.raises(RunError) as failed:
+        agileml.run(JOB, failing(method, how), sequential=True, out=str(tmp_path / "run"))
+    said = [str(failed.value), failed.value.trace]
+    if method != "tables":
+        ran = Rig(JOB, tmp_path, failing(method, how)).finish()
+        assert ran.halted is not None
+        said += [ran.halted.reason, ran.halted.trace]
+    for text in said:
+        assert "403 of https://...@host/a.parquet?..." in text
+        assert "abcdef" not in text and "word" not in text
+
+
 def test_the_command_says_it_in_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
