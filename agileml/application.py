@@ -325,24 +325,29 @@ class Stages(Protocol):
 class InputError(ValueError):
     """Bad input of the user. The message is one sentence: what was found, where, and what is expected.
 
-    It ends up in logs, so web addresses in it have neither user and password nor the query, which may be a signature.
+    It ends up in logs, so addresses in it show no secrets.
     """
 
     def __init__(self, sentence: str = "") -> None:
         super().__init__(without_secrets(sentence))
 
 
-_WEB_ADDRESS = re.compile(r"(https?://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"([a-z][a-z0-9+.-]{0,20}://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE
+)
 
 
 def without_secrets(text: str) -> str:
-    """A text with neither user and password nor the query, which may be a signature, in any web address."""
+    """A text with neither user and password nor the query, which may be a signature, in any web address; in others,
+    such as sftp://, without a password. Their `?` is a part of a name, and abfs:// has a container before its `@`."""
 
     def shown(address: re.Match[str]) -> str:
-        scheme, user, place, query = address.groups()
-        return scheme + ("...@" if user else "") + place + ("?..." if query else "")
+        scheme, user, place, query = address.groups("")
+        is_web = scheme.lower().endswith(("http://", "https://"))
+        user = "...@" if user and (is_web or ":" in user) else user
+        return scheme + user + place + ("?..." if query and is_web else query)
 
-    return _WEB_ADDRESS.sub(shown, text)
+    return _ADDRESS.sub(shown, text)
 
 
 class Application(ABC):

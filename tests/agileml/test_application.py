@@ -1,5 +1,6 @@
 """What an application gets from the engine."""
 
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import product
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 import agileml
-from agileml.application import Application, Array, Settings, Table, Unit, Update, Updates
+from agileml.application import (
+    Application,
+    Array,
+    InputError,
+    Settings,
+    Table,
+    Unit,
+    Update,
+    Updates,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**62])
@@ -59,6 +70,30 @@ class Bare(Counts):
     """Its constructor leaves out that of its base."""
 
     def __init__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:word@host/a.tar?X-Amz-Signature=abc", "https://...@host/a.tar?..."),
+        ("simplecache::HTTPS://host/a?sig=abc", "simplecache::HTTPS://host/a?..."),
+        ("sftp://me:word@host/a?.tar", "sftp://...@host/a?.tar"),
+        ("ftp://:word@host:21/a", "ftp://...@host:21/a"),
+        ("postgresql+psycopg2://me:word@host/runs", "postgresql+psycopg2://...@host/runs"),
+        ("abfs://images@account.dfs.core.windows.net/a", "abfs://images@account.dfs.core.windows.net/a"),
+        ("s3://bucket/a?/*.tar", "s3://bucket/a?/*.tar"),
+    ],
+)
+def test_an_error_shows_no_secret_of_an_address(address: str, shown: str) -> None:
+    """fsspec takes passwords in the addresses of ftp, sftp, smb and others, too; those were printed."""
+    assert str(InputError(f"data.path: {address} does not exist")) == f"data.path: {shown} does not exist"
+
+
+def test_a_long_text_is_searched_for_addresses_in_no_time() -> None:
+    """A failing batch may be printed whole; a pattern that tries again from each letter would take minutes."""
+    began_s = time.process_time()
+    assert without_secrets("a" * 300_000) == "a" * 300_000
+    assert time.process_time() - began_s < 5.0
 
 
 def test_an_instance_without_settings_gets_those_of_the_job() -> None:
