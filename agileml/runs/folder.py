@@ -25,6 +25,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from agileml.application import without_secrets
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, flush_folder, names_of, read_backwards, read_first
@@ -337,6 +338,16 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
+
+
+def for_others(value: Any) -> Any:
+    """`value` as `plain` has it, without the secrets of addresses in its texts: a config with a presigned address goes
+    to a tracker, and a report to colleagues."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, Mapping):
+        return {key: for_others(item) for key, item in value.items()}
+    return [for_others(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def params_sha256(tables: Mapping[str, np.ndarray]) -> str:

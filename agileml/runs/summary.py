@@ -30,6 +30,7 @@ from agileml.events.run import (
 )
 from agileml.events.schema import Log, events_of
 from agileml.events.sums import ClocksDone, CutsCommitted
+from agileml.runs.folder import for_others
 from agileml.runs.help import help_rows
 from agileml.runs.thinning import clocks_of
 from agileml.runs.work import waiting_share, work_windows
@@ -83,7 +84,7 @@ def summarize(
             "newest_clock": max((saved.clock for saved in checkpoints), default=None),
         },
         "seed": config.seed,
-        "split": dict(split),
+        "split": for_others(split),  # it may name its data
         "versions": dict(versions),
     }
 

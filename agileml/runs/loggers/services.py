@@ -19,6 +19,7 @@ from typing import Any
 from agileml.config.packages import missing_package
 from agileml.config.text import ConfigError
 from agileml.runs.callbacks import Callback
+from agileml.runs.folder import for_others
 from agileml.runs.history import ClockRow
 from agileml.runs.supervision import read_supervision
 
@@ -113,7 +114,7 @@ class WandbLogger(Callback):
         usual = {
             "name": folder.name,
             "dir": str(folder),
-            "config": dict(config),
+            "config": for_others(config),
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
             "settings": wandb.Settings(console="off"),  # the run's own progress needs the terminal
             "resume": "allow",
@@ -175,7 +176,7 @@ class MlflowLogger(Callback):
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
         name = str(self._client.create_run(experiment, run_name=title).info.run_id)
-        named = {mlflow_name(key): value[:MOST_TEXT] for key, value in flat(config).items()}
+        named = {mlflow_name(key): value[:MOST_TEXT] for key, value in flat(for_others(config)).items()}
         parameters = [Param(key, value) for key, value in named.items()]
         for start in range(0, len(parameters), MOST_PARAMETERS):
             self._client.log_batch(name, params=parameters[start : start + MOST_PARAMETERS])

@@ -9,10 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from agileml.application import without_secrets
 from agileml.config.text import parse_yaml
 from agileml.events.schema import Log, SchemaError
 from agileml.runs.event_log import EVENTS, read_events
-from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder
+from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder, for_others
 from agileml.runs.report.tables import flat, plan_rows, tiles
 from agileml.runs.report.view import PageView
 
@@ -50,9 +51,9 @@ def in_full(view: Mapping[str, Any], config_text: str, summary: Mapping[str, Any
     return {
         **view,
         "plan": plan_rows(config.get("plan") or [], times_s),
-        "config": config_text,
+        "config": without_secrets(config_text),
         "tiles": tiles(summary),
-        "summary": flat(summary),
+        "summary": flat(for_others(summary)),
     }
 
 

@@ -221,6 +221,20 @@ def test_many_clocks_make_a_small_report() -> None:
     assert len(build_report(dump(CONFIG), log, {})) < 400_000
 
 
+def test_neither_report_nor_summary_shows_the_signature_of_the_data() -> None:
+    """Both are made to be shown to others; `mlr` names its data in the summary."""
+    address = "https://me:word@host/a.npz?X-Amz-Signature=abcdef"
+    config = from_values({"application": "mlr", "clocks": 400, "data": {"kind": "npz", "path": address}})
+    log = made_log()
+    digest, split = "ab" * 32, {"data": address, "train_examples": 5}
+    summary = summarize(log, config, params_sha256=digest, metrics={}, split=split, versions={})
+    shown = frozen(html := build_report(dump(config), log, summary))
+    assert summary["split"] == {"data": "https://...@host/a.npz?...", "train_examples": 5}
+    assert "path: https://...@host/a.npz?..." in shown["config"]
+    assert "clocks: 400" in shown["config"]
+    assert "abcdef" not in html and "word" not in html
+
+
 def test_names_that_are_no_utf_8_are_in_the_report(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "job")
     name, reason = os.fsdecode(b"caf\xe9"), "Größe <b>"

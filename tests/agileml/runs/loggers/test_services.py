@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from agileml.errors import RunError
 from agileml.events.run import Process
 from agileml.runs.callbacks import Callback
 from agileml.runs.history import ClockRow
-from agileml.runs.loggers.services import MlflowLogger, _Writer, flat, mlflow_name
+from agileml.runs.loggers.services import MlflowLogger, WandbLogger, _Writer, flat, mlflow_name
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 
 JOB = {
@@ -80,6 +81,24 @@ def test_a_package_that_is_not_installed_is_named(package: str, monkeypatch: pyt
         ConfigError, match=rf"^log: found {package}, expected the package {package}.*pip install '"
     ):
         agileml.run(JOB, log=[package], sequential=True)
+
+
+def test_a_tracker_is_not_told_the_signature_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config went to W&B whole, where the whole team reads it."""
+    begun: dict[str, Any] = {}
+
+    def init(**arguments: Any) -> Any:
+        begun.update(arguments)
+        return SimpleNamespace(id="1", define_metric=lambda *_, **__: None)
+
+    wandb = SimpleNamespace(login=lambda **_: True, Settings=lambda **_: None, init=init)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("agileml.config.packages.find_spec", lambda name: name)
+    path = ["https://me:word@host/a.npz?X-Amz-Signature=abcdef", "b.npz"]
+    WandbLogger().on_start(tmp_path, {"clocks": 3, "data": {"path": path}})
+    assert begun["config"] == {"clocks": 3, "data": {"path": ["https://...@host/a.npz?...", "b.npz"]}}
 
 
 class Broken(agileml.Application):
