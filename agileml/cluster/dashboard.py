@@ -10,7 +10,9 @@ import json
 import urllib.error
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
+from agileml.application import without_secrets
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.tokens import HOW_TO_NAME_IT, find_token, no_token, use_tokens
 
@@ -49,15 +51,29 @@ def ask(address: str, path: str, timeout_s: float) -> Any:
     return found
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes no answer from another place than the user named: the library would send the token there too, also from
+    https to http."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        place = "{0.scheme}://{0.netloc}".format(urlsplit(newurl))
+        raise ClusterError(
+            f"address: what answers at {without_secrets(req.full_url)} leads on to {without_secrets(place)}, expected "
+            "the dashboard itself; give its own address"
+        )
+
+
 def _get(address: str, path: str, token: str | None, timeout_s: float) -> Any:
     """Raises HTTPError when the dashboard refuses, ClusterError for every other failure."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{address.rstrip('/')}{path}", headers=headers)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
         with opener.open(request, timeout=timeout_s) as reply:
             return json.load(reply)
-    except urllib.error.HTTPError:
+    except (urllib.error.HTTPError, ClusterError):
         raise
     except OSError as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error

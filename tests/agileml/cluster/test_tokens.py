@@ -31,14 +31,24 @@ def test_ray_keeps_the_token_of_the_moment_when_tokens_were_turned_on(
 
 
 @contextmanager
-def a_dashboard_that_wants_a_token() -> Iterator[str]:
+def a_dashboard_that_wants_a_token(tokens: list[str | None] | None = None) -> Iterator[str]:
+    """tokens: gets the header of each request."""
+
     class Guarded(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if tokens is not None:
+                tokens.append(self.headers["Authorization"])
             self.send_error(NEEDS_TOKEN)
 
         def log_message(self, *_: object) -> None: ...
 
-    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
+    with served(Guarded) as address:
+        yield address
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -71,6 +81,30 @@ def test_a_file_of_the_token_that_is_named_and_holds_none_is_said_with_the_reaso
                 f"address: the cluster at {address} needs a token and none was found; "
                 f"set RAY_AUTH_TOKEN_PATH to the file that holds it (found {named}, which {why})"
             )
+
+
+def test_the_token_goes_to_no_other_place_than_the_address_that_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What answers there may lead on to another host, or from https to http; the token went along."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123abc")
+    tokens: list[str | None] = []
+    with a_dashboard_that_wants_a_token(tokens) as other:
+
+        class LeadsOn(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.headers["Authorization"] is None:
+                    self.send_error(NEEDS_TOKEN)
+                    return
+                self.send_response(302)
+                self.send_header("Location", f"{other}{self.path}")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        with served(LeadsOn) as address, pytest.raises(ClusterError, match=rf"leads on to {other}, expected"):
+            ask(address, "/api/version", 3.0)
+    assert tokens == []
 
 
 @pytest.mark.parametrize("text", ["\ufefftoken\r\n", "token\nother", "жетон"])
