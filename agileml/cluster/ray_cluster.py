@@ -13,17 +13,14 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.owned_folder import PREFIX
+from agileml.cluster.here import cluster_here
 from agileml.cluster.processes import clusters_of_raylets
 from agileml.cluster.ray_startup import held_sigterm, sigterm_blocked
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, no_token, use_tokens, uses_tls
@@ -261,24 +258,6 @@ def meant(address: str) -> str:
     """What `auto` stands for where RAY_ADDRESS names a cluster, by its GCS or dashboard; another address as it is."""
     named = os.environ.get("RAY_ADDRESS", "")
     return named if address == "auto" and named not in ("", "auto") else address
-
-
-def cluster_here(processes: Iterable[psutil.Process] | None = None) -> str:
-    """The GCS address of the cluster of this computer, by Ray's note of the newest or else by a raylet (None: any):
-    after `ray start --temp-dir`, or with another TMPDIR, the note lies elsewhere. Raises ClusterError."""
-    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    note = Path(temporary) / "ray" / "ray_current_cluster"
-    if note.is_file() and (noted := note.read_text().strip()):
-        return noted
-    match clusters_of_raylets(processes, besides=PREFIX):  # runs of ours have clusters of their own
-        case [only]:
-            return only
-        case found:
-            count = f"{len(found)} Ray clusters" if found else "no Ray cluster"
-            these = f" ({', '.join(found)})" if found else ""
-            raise ClusterError(
-                f"address: found {count} on this computer for auto{these}, expected one that `ray start` began"
-            )
 
 
 def locate(address: str) -> tuple[str, int]:

@@ -9,14 +9,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from agileml.cluster.errors import ClusterError
+from agileml.cluster.here import cluster_here
 from agileml.cluster.job_server import find_server
 from agileml.cluster.nodes import ClusterNodes
-from agileml.cluster.ray_cluster import check_python, cluster_here, meant, reach
+from agileml.cluster.ray_cluster import check_python, meant, reach
 
 VARIABLE = "RAY_ADDRESS"
 
@@ -66,6 +68,38 @@ def test_auto_is_the_only_cluster_of_this_computer_that_is_no_run_of_ours(tmp_pa
         other = stack.enter_context(raylet(tmp_path, "10.0.0.6:6379"))
         with pytest.raises(ClusterError, match=r"found 2 .*\(10.0.0.5:6379, 10.0.0.6:6379\), expected one"):
             cluster_here([ours, theirs, other])
+
+
+def test_auto_is_no_cluster_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may put such a note into /tmp, or start a raylet; the address in it got the token."""
+    user = os.geteuid() + 4711
+    note = tmp_path / "ray" / "ray_current_cluster"
+    note.parent.mkdir()
+    note.write_text("10.6.6.6:6379")
+    with raylet(tmp_path, "10.6.6.7:6379") as theirs:
+        if os.geteuid():
+            monkeypatch.setattr("os.geteuid", lambda: user)  # this process is the other one
+        else:  # what is root's is believed
+            os.chown(note, user, user)
+            monkeypatch.setattr(psutil.Process, "uids", lambda self: SimpleNamespace(real=user))
+        with pytest.raises(ClusterError, match="found no Ray cluster on this computer for auto, expected"):
+            cluster_here([])
+        with pytest.raises(ClusterError, match=r"or the address of another user's \(10.6.6.7:6379\)$"):
+            cluster_here([theirs])
+
+
+def test_a_note_that_is_no_file_is_none(tmp_path: Path) -> None:
+    """A link may lead to a file of this user's with any content, and a pipe would be waited for."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "own").write_text("10.6.6.6:6379")
+    note = tmp_path / "ray" / "ray_current_cluster"
+    note.symlink_to(tmp_path / "own")
+    with pytest.raises(ClusterError, match="found no Ray cluster"):
+        cluster_here([])
+    note.unlink()
+    os.mkfifo(note)
+    with pytest.raises(ClusterError, match="found no Ray cluster"):
+        cluster_here([])
 
 
 def test_auto_is_what_rays_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
