@@ -199,20 +199,24 @@ def service(
     more: Mapping[str, str] | None = None,
 ) -> list[str]:
     """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret. more:
-    variables of its environment."""
+    variables of its environment.
+
+    One of root works in `/`: Python imports from the folder that it is started in, and the user's code, which runs as
+    `user`, may write in the home folder.
+    """
     variables = {
         **here.cluster_variables,
         **(more or {}),
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
-        "HOME": str(here.home),
+        **({"HOME": str(here.home)} if user else {}),
         "PATH": f"{Path(here.python).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
         **{f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()},
     }
     return [
         *("systemd-run", f"--unit=proteus-{name}", "--property=Restart=always", "--property=RestartSec=5"),
-        *("--property=LimitNOFILE=65536", f"--working-directory={here.home}"),
-        *((f"--uid={user}",) if user else ()),
+        "--property=LimitNOFILE=65536",
+        *((f"--working-directory={here.home}", f"--uid={user}") if user else ()),
         *(f"--setenv={key}={value}" for key, value in variables.items()),
         "--",
         *command,

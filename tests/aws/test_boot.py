@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from agileml.aws.boot import Installation, boot
+from agileml.aws.boot import Installation, boot, service, watchdog_command
 from agileml.aws.metadata_guard import ADDRESS, commands, reaches
 from agileml.aws.preemption import watch
 from bidbrain.aws.limits import Limits
@@ -107,6 +107,26 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     assert f"--setenv=AWS_DEFAULT_REGION={REGION}" in ray, "where the stack's bucket is"
     variables = ("--setenv=RAY_AUTH_MODE=token", "--setenv=RAY_USE_TLS=1")
     assert all(variable in line for variable in variables for line in (watchdog, ray, notices))
+
+
+def test_what_runs_as_root_imports_nothing_that_the_users_code_has_written(tmp_path: Path) -> None:
+    """The watchdog, which starts again whenever it ends, was started in the home folder of Ray's user."""
+    here = Installation(sys.executable, tmp_path)
+    (tmp_path / "argparse.py").write_text("raise SystemExit('the code of a user')")
+    line = service("watchdog", watchdog_command(here, "10.0.0.5", 300), here)
+    words = [word for word in line if word.startswith("--working-directory=")]
+    folder = words[0].partition("=")[2] if words else "/"  # as systemd has it
+    python = command_of(line)[:3]
+    done = subprocess.run(
+        [*python, "--help"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "usage:" in done.stdout, done.stderr
+    assert not [word for word in line if word.startswith("--setenv=HOME=")]
 
 
 def test_a_machine_has_a_certificate_for_its_own_address_and_nothing_to_make_others_with(
