@@ -15,6 +15,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(path.name + ".partial")
     try:
+        partial.unlink(missing_ok=True)  # of a killed process, or a link: another file would be written
+        partial.touch(exist_ok=False)
         yield partial
         partial.replace(path)
     except BaseException as error:

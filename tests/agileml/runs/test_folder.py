@@ -312,3 +312,15 @@ def test_an_optimizer_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     with files_of_at_most(4096), pytest.raises(StorageError, match=told):
         folder.write_optimizer(state)
     assert os.listdir(tmp_path / "run") == ["events.jsonl"]
+
+
+def test_a_report_of_a_folder_from_elsewhere_writes_no_other_file(tmp_path: Path) -> None:
+    """A link at the name of the temporary file led to a file of the user's, which became the report."""
+    own, run = tmp_path / ".bashrc", tmp_path / "run"
+    own.write_text("the user's own")
+    run.mkdir()
+    (run / f".report.html.{os.getpid()}.tmp").symlink_to(own)
+    RunFolder.write_text(run / "report.html", "<html>")
+    assert own.read_text() == "the user's own"
+    assert (run / "report.html").read_text() == "<html>"
+    assert [(each.name, each.is_symlink()) for each in run.iterdir()] == [("report.html", False)]
