@@ -115,8 +115,9 @@ def from_line(line: str) -> Logged[RunEvent]:
 def _object(line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SchemaError(f"found {line.strip()[:40]!r}, expected JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits, or 1,000 brackets
+        why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise SchemaError(f"found {line.strip()[:40]!r}, expected JSON ({why})") from None
     if not isinstance(found, dict):
         raise SchemaError(f"found {line.strip()[:40]!r}, expected an object")
     return found
@@ -175,8 +176,11 @@ def _read(kind: Any, found: Any) -> Any:
     """A value of one type from JSON. Raises _WrongError."""
     if type(found) is kind and kind in _SCALARS:
         return found
-    if kind is float and (found is None or type(found) is int):
-        return math.nan if found is None else float(found)
+    if kind is float and found is None:
+        return math.nan
+    if kind is float and type(found) is int:
+        with suppress(OverflowError):
+            return float(found)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return None if found is None else _read(_inner(kind), found)

@@ -31,7 +31,7 @@ def is_alive(process: Process) -> bool:
         found = psutil.Process(process.pid)
         is_it = is_here(process) and process.was_created(found.create_time())
         return is_it and found.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
+    except (psutil.Error, ValueError):  # a number that is none
         return False
 
 

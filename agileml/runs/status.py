@@ -64,7 +64,7 @@ def read_status(folder: Path) -> RunStatus:
         clocks = int(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))["clocks"])
     except SchemaError as error:
         raise FolderError(str(error)) from None
-    except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError):
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, yaml.YAMLError):
         raise FolderError(f"{folder} holds no run, expected a folder with {EVENTS} and {CONFIG}") from None
     seconds = log[-1].t_s if log else 0.0  # a supervised run may have begun its log alone
     if events_of(log, RunFailed):

@@ -19,7 +19,7 @@ from agileml.runs.report.view import PageView
 
 MOST_TOLD = 5000  # sentences in a file
 # From a config or a summary that is none of this version's; a ConfigError is a ValueError.
-DAMAGED = (AttributeError, KeyError, TypeError, ValueError)
+DAMAGED = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 SCRIPT, FROZEN = "/*SCRIPT*/", "/*VIEW*/null/*END*/"
 
 

@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from agileml.events.run import Process, RunStarted
+from agileml.events.schema import Logged, header, to_line
 from agileml.runs.event_log import EventLog, is_written, read_events
 from agileml.runs.folder import CONFIG, FolderError, RunFolder, check_out
 from agileml.runs.owner import is_alive, this_process
+from agileml.runs.report.page import ReportError, rebuild
 from agileml.runs.status import State, read_status
 
 
@@ -82,3 +84,32 @@ def test_a_process_that_has_ended_is_not_alive_though_its_parent_does_not_ask() 
     assert psutil.pid_exists(child.pid)
     assert not is_alive(process)
     child.wait()
+
+
+@pytest.mark.parametrize(
+    ("config", "line", "said"),
+    [
+        ("clocks: 3\n", "[" * 100_000, "expected JSON"),
+        ("clocks: 3\n", '{"kind": "warning", "t_s": ' + "9" * 5000 + "}", "expected JSON"),
+        ("clocks: 3\n", '{"kind": "warning", "t_s": 1' + "0" * 400 + "}", "expected a number"),
+        ("clocks: .inf\n", "", "holds no run"),
+        ("clocks: " + "[" * 5000, "", "holds no run"),
+    ],
+    ids=["brackets", "digits", "large", "infinite", "deep"],
+)
+def test_a_folder_that_no_run_has_written_so_is_a_sentence(
+    config: str, line: str, said: str, tmp_path: Path
+) -> None:
+    begun = to_line(Logged(0.0, RunStarted("mf", {}, 0.0, replace(this_process(), pid=-1))))
+    (tmp_path / "events.jsonl").write_text(f"{header()}\n{begun}\n")
+    (tmp_path / CONFIG).write_text("clocks: 3\n")
+    assert read_status(tmp_path).state is State.BROKEN, "a number that no process has"
+    (tmp_path / "events.jsonl").write_text(
+        f"{header()}\n{begun}\n{line}\n" if line else f"{header()}\n{begun}\n"
+    )
+    (tmp_path / CONFIG).write_text(config)
+    with pytest.raises(FolderError, match=said):
+        read_status(tmp_path)
+    if line:
+        with pytest.raises(ReportError, match=said):
+            rebuild(tmp_path)
