@@ -127,9 +127,10 @@ def main(arguments: list[str] | None = None) -> None:
     except TyperException as error:
         if sentence := _sentence(error):  # none when the help was shown instead of a command
             from agileml.application import without_secrets
+            from agileml.cli.harmless import harmless
 
             # It may quote a presigned address.
-            print(f"proteus: {without_secrets(sentence)}", file=sys.stderr)
+            print(f"proteus: {harmless(without_secrets(sentence))}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

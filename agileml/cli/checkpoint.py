@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agileml.cli.harmless import harmless
+
 if TYPE_CHECKING:
     from agileml.checkpoints.checkpoint import CheckpointStore, Found
 
@@ -54,7 +56,7 @@ def show(
         _print_table(found, taken)
         for one in found:
             if one.problem:
-                print(one.problem)
+                print(harmless(one.problem))
     if taken is None:
         print("proteus: none of them is whole, so there is nothing to resume from", file=sys.stderr)
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agileml.cli.harmless import harmless
 from agileml.cli.run import (
     ChangeOptimizer,
     Restarts,
@@ -216,8 +217,8 @@ def _show_folder(found: RunStatus, as_json: bool) -> None:
         print(_json(found.snapshot, found.clocks_per_s, more))
         return
     who = f" (process {found.process.pid} of {found.process.host})" if found.state == "running" else ""
-    print(f"{found.folder}: {found.state}{who}, {duration(found.seconds)}")
-    print(line(found.snapshot, found.clocks_per_s if found.state == "running" else None))
+    print(harmless(f"{found.folder}: {found.state}{who}, {duration(found.seconds)}"))
+    print(harmless(line(found.snapshot, found.clocks_per_s if found.state == "running" else None)))
 
 
 def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bool) -> None:
