@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 Key = tuple[str | int, ...]
+MOST_VALUES = 1_000_000
 
 
 class ConfigError(ValueError):
@@ -123,6 +124,11 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[Key, int]]:
     try:
         node = loader.get_single_node()
         lines = dict(_lines(node, source)) if node is not None else {}
+        if node is not None and (found := _written_out(node, {})) > MOST_VALUES:
+            raise ConfigError(
+                f"has {found} values where its aliases are written out, expected at most {MOST_VALUES}",
+                source=source,
+            )
         return (loader.construct_document(node) if node is not None else None), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -180,6 +186,16 @@ def _lines(root: yaml.Node, source: str) -> Iterator[tuple[Key, int]]:
                 yield from walk(value, (*key, index))
 
     yield from walk(root, ())
+
+
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node has with its aliases written out, as `<<` and errors write them: ten lines, each with ten
+    aliases of the one before, would fill the memory. No node is a part of itself (`_lines`)."""
+    if id(node) not in known:
+        below = node.value if isinstance(node, yaml.CollectionNode) else []
+        each = (part for pair in below for part in (pair if isinstance(pair, tuple) else (pair,)))
+        known[id(node)] = 1 + sum(_written_out(part, known) for part in each)
+    return known[id(node)]
 
 
 @dataclass

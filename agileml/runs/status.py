@@ -52,7 +52,7 @@ class RunStatus:
 
 def read_status(folder: Path) -> RunStatus:
     """The status of the run in a folder. Raises FolderError."""
-    import yaml
+    from agileml.config.text import parse_yaml
 
     if (supervisor := _beginning(folder)) is not None:
         nothing = Snapshot(0, 0, None, 0, 0, 0, "begins")
@@ -61,10 +61,10 @@ def read_status(folder: Path) -> RunStatus:
     try:
         process = owner_of(folder)
         log = newest_events(folder / EVENTS)
-        clocks = int(yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))["clocks"])
+        clocks = int(parse_yaml((folder / CONFIG).read_text(encoding="utf-8"), CONFIG)[0]["clocks"])
     except SchemaError as error:
         raise FolderError(str(error)) from None
-    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, yaml.YAMLError):
+    except (OSError, ValueError, TypeError, LookupError, OverflowError):
         raise FolderError(f"{folder} holds no run, expected a folder with {EVENTS} and {CONFIG}") from None
     seconds = log[-1].t_s if log else 0.0  # a supervised run may have begun its log alone
     if events_of(log, RunFailed):

@@ -279,6 +279,18 @@ def test_a_broken_file_is_one_sentence(text: str, expected: str, tmp_path: Path)
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("form", ["&x{n} [{below}]", "&x{n} {{<<: [{below}]}}"], ids=["lists", "merged keys"])
+def test_aliases_of_aliases_fill_no_memory(form: str, tmp_path: Path) -> None:
+    """Merged keys took ten times as long and as much for each line more; 15 lines are a thousand million million."""
+    lines = ["application: mf", "x0: &x0 {a: 1}"]
+    lines += [f"x{n}: " + form.format(n=n, below=", ".join([f"*x{n - 1}"] * 10)) for n in range(1, 15)]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(
+        ConfigError, match="values where its aliases are written out, expected at most 1000000"
+    ):
+        load(tmp_path / "config.yaml")
+
+
 def test_an_alias_may_come_twice(tmp_path: Path) -> None:
     path = write(tmp_path, "application: mf\nclocks: 3\ndata: {a: &it {x: [1]}, b: *it, c: [*it]}")
     it = {"x": [1]}
