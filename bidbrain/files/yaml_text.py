@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+MOST_VALUES = 1_000_000
 # (tag, the form of the scalar, first characters)
 CORE_SCHEMA = (
     ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
@@ -75,13 +76,33 @@ def read_yaml(path: Path) -> Any:
 
 def parse_yaml(text: str, source: str) -> Any:
     """The values of a text. source: what the sentences call it. Raises YamlTextError."""
+    loader = _Loader(text)
     try:
-        return yaml.load(text, _Loader)
+        node = loader.get_single_node()
+        if node is not None and (found := _written_out(node, {})) > MOST_VALUES:
+            raise YamlTextError(
+                f"{source} has {found} values where its aliases are written out; expected at most {MOST_VALUES}"
+            )
+        return loader.construct_document(node) if node is not None else None
     except _TwiceError as error:
         raise YamlTextError(f"{source} {error}") from None
     except yaml.YAMLError as error:
         raise YamlTextError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise YamlTextError(f"{source} is nested too deeply") from None
+    except YamlTextError:
+        raise
     except (ValueError, TypeError, AttributeError) as error:  # of PyYAML: a date such as 2016-13-45
         raise YamlTextError(f"{source} has a value that is not what it looks like ({error})") from None
+    finally:
+        loader.dispose()
+
+
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node has with its aliases written out, as `<<` does: ten lines, each with ten aliases of the
+    one before, would fill the memory."""
+    if id(node) not in known:
+        below = node.value if isinstance(node, yaml.CollectionNode) else []
+        each = (part for pair in below for part in (pair if isinstance(pair, tuple) else (pair,)))
+        known[id(node)] = 1 + sum(_written_out(part, known) for part in each)
+    return known[id(node)]

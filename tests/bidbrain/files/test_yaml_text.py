@@ -7,7 +7,7 @@ import math
 import pytest
 
 from agileml.config.text import parse_yaml as parse_config
-from bidbrain.files.yaml_text import parse_yaml
+from bidbrain.files.yaml_text import YamlTextError, parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,16 @@ def test_values_are_those_of_yaml_1_2(text: str, value: object) -> None:
 
 def test_keys_that_another_mapping_brings_in_may_be_said_anew() -> None:
     assert parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", "here")["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize("form", ["&x{n} [{below}]", "&x{n} {{<<: [{below}]}}"], ids=["lists", "merged keys"])
+def test_aliases_of_aliases_fill_no_memory(form: str) -> None:
+    lines = ["x0: &x0 {a: 1}"]
+    lines += [f"x{n}: " + form.format(n=n, below=", ".join([f"*x{n - 1}"] * 10)) for n in range(1, 15)]
+    with pytest.raises(YamlTextError, match="text has .* values where its aliases are written out"):
+        parse_yaml("\n".join(lines), "text")
+
+
+def test_a_list_that_holds_itself_is_a_sentence() -> None:
+    with pytest.raises(YamlTextError, match="nested too deeply"):
+        parse_yaml("&a [*a]", "text")
