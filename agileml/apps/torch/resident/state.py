@@ -61,10 +61,18 @@ class StateTensor:
     start: int
     shape: tuple[int, ...]
     dtype: torch.dtype | None  # None: a Python number
+    is_whole: bool = False  # a number that the class keeps as an int, such as a count of steps
 
     @property
     def size(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
+
+    def kept(self, part: Array) -> Tensor | float:
+        """The entry as the class keeps it, of what lies in the table."""
+        if self.dtype is None:
+            number = float(part[0])
+            return int(number) if self.is_whole and number.is_integer() else number
+        return torch.from_numpy(part.copy()).reshape(self.shape).to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,8 @@ class TorchOptimizer:
                 dtype = value.dtype if isinstance(value, Tensor) else None
                 shape = tuple(value.shape) if isinstance(value, Tensor) else ()
                 table = STATE if dtype == self.flat.dtype and shape else NUMBERS
-                entry = StateTensor(number, key, table, ends[table], shape, dtype)
+                is_whole = isinstance(value, int)
+                entry = StateTensor(number, key, table, ends[table], shape, dtype, is_whole)
                 ends[table] += entry.size
                 found.append(entry)
         return tuple(found)
@@ -295,6 +304,7 @@ class TorchOptimizer:
         """Give an optimizer the state that the tables hold; its parameters are the module's, in groups. Of a parameter
         whose part is not given it has no state."""
         state: dict[int, dict[str, Any]] = {}
+        others: list[tuple[int, str, Tensor]] = []  # of another dtype than the parameters
         is_there = False
         for entry in self.layout:
             if entry.key == IS_THERE:
@@ -305,13 +315,17 @@ class TorchOptimizer:
                 continue
             part = piece_of(values[entry.table], entry.start, entry.start + entry.size)
             assert part is not None, entry  # it comes with the flag
-            found: Any
-            if entry.dtype is None:
-                found = float(part[0])
-            else:
-                found = torch.from_numpy(part.copy()).reshape(entry.shape).to(entry.dtype)
-            state.setdefault(self._place[entry.parameter], {})[entry.key] = found
+            place, found = self._place[entry.parameter], entry.kept(part)
+            state.setdefault(place, {})[entry.key] = found
+            if isinstance(found, Tensor) and found.dtype != self.flat.dtype and entry.key != "step":
+                others.append((place, entry.key, found))
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        # torch gives all but steps the parameters' dtype: moments that a class keeps in bfloat16 would be other
+        # numbers on the machines that joined.
+        parameters = [p for group in optimizer.param_groups for p in group["params"]] if others else []
+        for place, key, found in others:
+            own = optimizer.state[parameters[place]]
+            own[key] = found.to(own[key].device)
 
     @cached_property
     def _place(self) -> dict[int, int]:

@@ -187,6 +187,48 @@ def test_momentum_may_begin_later_for_some(dampening: float) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-14)
 
 
+class Small(torch.optim.Optimizer):
+    """Keeps its momentum in bfloat16, counts its steps as an int, and has another rate on every third."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in (p for p in group["params"] if p.grad is not None):
+                state = self.state[parameter]
+                if not state:
+                    state |= {"steps": 0, "moving": torch.zeros_like(parameter, dtype=torch.bfloat16)}
+                state["moving"].mul_(0.9).add_(parameter.grad.bfloat16())
+                parameter.sub_(group["lr"] * [1.0, 0.5, 0.25][state["steps"] % 3] * state["moving"])
+                state["steps"] += 1
+
+
+@pytest.mark.parametrize("name", ["NAdam", f"{__name__}:Small"])
+def test_a_machine_that_joins_has_the_state_as_the_class_keeps_it(name: str) -> None:
+    section = values(name)["optimizer"] | {"groups": []}
+    flat, theirs = FlatModule(Net(), "test"), Net()
+    theirs.load_state_dict(flat.module.state_dict())
+    rule = TorchOptimizer(flat, section)
+    made = Small if ":" in name else torch.optim.NAdam
+    ours, plain = [p for _, p in flat.parameters], made(theirs.parameters(), lr=RATE)
+    optimizer = rule.over(ours)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        for mine, other in zip(ours, theirs.parameters(), strict=True):
+            other.grad = torch.randn(mine.shape, generator=generator, dtype=mine.dtype)
+            mine.grad = other.grad.clone()
+        optimizer.step()
+        plain.step()
+        state = [table for table in rule.beside(flat.tables()) if table.name.startswith("optimizer")]
+        read = {table.name: rule.read(optimizer, ours, table.name, 0, table.columns) for table in state}
+        optimizer = rule.over(ours)
+        rule.load(optimizer, {name: [(0, array)] for name, array in read.items()})
+    for mine, other in zip(ours, theirs.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
 PLAN = [
     {"at_clock": 4, "join": 2},
     {"at_clock": 9, "kill": 1},
