@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError, Range, Table, Update
+from agileml.apps.torch.memory import check_memory
 from agileml.core.parameters.layout import ALIGNMENT
 
 PARAMETERS, BUFFERS, COUNTERS = "parameters", "buffers", "counters"
@@ -98,6 +98,11 @@ class FlatModule:
             if buffer.layout is not torch.strided:
                 raise InputError(
                     f"{source}: buffer {name!r} is a sparse tensor, expected a dense one in what the state dict holds"
+                )
+            if not buffer.is_meta and bool(torch.isnan(buffer).any()):
+                raise InputError(
+                    f"{source}: buffer {name!r} has a NaN, expected numbers in what the state dict holds "
+                    "(register_buffer(..., persistent=False) keeps any that stay)"
                 )
             if buffer.is_complex():
                 raise InputError(
@@ -275,15 +280,24 @@ def share_of_change(
 ) -> Array:
     """(now - before) x share of the elements of a table of buffers from `start` on.
 
-    Raises InputError for a buffer that was infinite and is not any more: the mean of changes is not defined.
+    Raises InputError for a buffer that is NaN, and for one that was infinite and is not any more: the mean of changes
+    is not defined.
     """
-    is_same = now == before  # infinities too, whose difference is not a number
-    if not np.isfinite(before[~is_same]).all():
-        at = start + int(np.flatnonzero(~is_same & ~np.isfinite(before))[0])
-        name = next(span.name for span in spans if span.start <= at < span.end)
+
+    def name_of(is_wrong: Array) -> str:
+        at = start + int(np.flatnonzero(is_wrong)[0])
+        return next(span.name for span in spans if span.start <= at < span.end)
+
+    if (is_none := np.isnan(now)).any():
         raise InputError(
-            f"model.module: forward changed the buffer {name!r} from an infinite number to another, expected infinite "
-            "numbers that stay: the next clock starts from the mean of the machines' changes"
+            f"model.module: the buffer {name_of(is_none)!r} is NaN after forward, expected numbers in what the state "
+            "dict holds (a variance of one item is NaN: a slice has a part of the clock's batch alone)"
+        )
+    is_same = now == before  # infinities too, whose difference is not a number
+    if (is_changed := ~is_same & ~np.isfinite(before)).any():
+        raise InputError(
+            f"model.module: forward changed the buffer {name_of(is_changed)!r} from an infinite number to another, "
+            "expected infinite numbers that stay: the next clock starts from the mean of the machines' changes"
         )
     change = np.where(is_same, 0, (now - np.where(is_same, 0, before)) * share)
     return np.ascontiguousarray(change, now.dtype)
@@ -300,11 +314,11 @@ def changed_parameter(name: str) -> InputError:
 def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]:
     if not isinstance(module, nn.Module):
         raise InputError(f"{source}: made a {type(module).__name__}, expected a torch.nn.Module")
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
             raise InputError(
-                f"{source}: parameter {name!r} has no shape yet, expected a module without lazy layers "
-                "(or one that has seen an input)"
+                f"{source}: {name!r} has no shape yet, expected a module without lazy layers (or one that has seen an "
+                "input)"
             )
     found = [(name, p) for name, p in module.named_parameters() if p.requires_grad and p.numel()]
     if not found:
@@ -322,13 +336,7 @@ def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]
                 f"{source}: parameter {first_name!r} has dtype {_dtype(first)} and {name!r} {_dtype(parameter)}, "
                 "expected one dtype (module.float() makes them float32)"
             )
-    extents = sorted((*_extent(parameter), name) for name, parameter in found)
-    for (_, stop, left), (start, _, right) in pairwise(extents):
-        if start < stop:
-            raise InputError(
-                f"{source}: parameters {left!r} and {right!r} lie in the same memory but are two objects, "
-                "expected the same Parameter object for tied weights"
-            )
+    check_memory(module, found, source)
     return found
 
 
@@ -348,12 +356,6 @@ def _lost_number(buffer: Tensor) -> int | None:
     numbers = buffer.detach().cpu().numpy().reshape(-1)
     large = numbers[(numbers > MOST_EXACT) | (numbers < -MOST_EXACT)].tolist()
     return next((number for number in large if int(float(number)) != number), None)
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The bytes that a tensor spans."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _dtype(tensor: Tensor) -> str:

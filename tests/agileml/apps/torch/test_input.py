@@ -69,6 +69,24 @@ def overlapping() -> nn.Module:
     return net
 
 
+def frozen_view() -> nn.Module:
+    net = Net()
+    net.copy = nn.Parameter(net.layer.weight.data.t(), requires_grad=False)
+    return net
+
+
+def buffer_view() -> nn.Module:
+    net = Net()
+    net.register_buffer("copy", net.layer.weight.detach()[1], persistent=False)
+    return net
+
+
+def not_a_number() -> nn.Module:
+    net = Net()
+    net.register_buffer("mean", torch.tensor([0.0, float("nan")]))
+    return net
+
+
 def broken() -> nn.Module:
     raise KeyError("weights")
 
@@ -78,7 +96,17 @@ MODULES: dict[str, tuple[Callable[[], Any], str]] = {
     "mixed": (mixed, "'layer.weight' has dtype float32 and 'layer.bias' float64, expected one dtype"),
     "half": (lambda: Net().half(), "'layer.weight' has dtype float16, expected float32 or float64"),
     "overlapping": (overlapping, "'copy' and 'layer.weight' lie in the same memory but are two objects"),
+    "a frozen view": (frozen_view, "'copy' lies in the memory of parameter 'layer.weight', which is trained"),
+    "a buffer's view": (
+        buffer_view,
+        "'copy' lies in the memory of parameter 'layer.weight', which is trained",
+    ),
     "lazy": (lambda: nn.LazyLinear(2), "'weight' has no shape yet"),
+    "lazy buffers": (
+        lambda: nn.Sequential(Net(), nn.LazyBatchNorm1d(affine=False)),
+        "'1.running_mean' has no shape yet",
+    ),
+    "NaN": (not_a_number, "buffer 'mean' has a NaN, expected numbers in what the state dict holds"),
     "no module": (lambda: 3, "made a int, expected a torch.nn.Module"),
     "broken": (broken, "broken() failed: KeyError: 'weights'"),
 }
@@ -91,6 +119,17 @@ def test_modules_that_cannot_be_trained(name: str) -> None:
         job(make).tables()
     assert sentence in str(found.value)
     assert str(found.value).startswith("build: ") and "\n" not in str(found.value)
+
+
+def test_columns_of_one_matrix_share_no_memory() -> None:
+    whole = torch.randn(4, 6)
+
+    def halves() -> nn.Module:
+        net = Net()
+        net.trained, net.kept = nn.Parameter(whole[:, :3]), nn.Parameter(whole[:, 3:], requires_grad=False)
+        return net
+
+    assert len(FlatModule(halves(), "test").spans) == 3
 
 
 class Changes(Net):
@@ -112,6 +151,25 @@ class Changes(Net):
             else:
                 self.layer.weight.mul_(1.0)
         return self.layer(x)
+
+
+class Variance(Net):
+    """Keeps the variance of its items."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("variance", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.variance = x.var(0)
+        return self.layer(x)
+
+
+def test_a_variance_of_one_item_is_named() -> None:
+    train(job(Variance, batch=4))
+    with pytest.raises(InputError, match="buffer 'variance' is NaN after forward") as found:
+        train(job(Variance, batch=2))
+    assert "infinite" not in str(found.value)
 
 
 def test_forward_may_not_change_what_is_not_saved() -> None:
