@@ -3,17 +3,20 @@
 Every torch function that a forward calls passes through `FirstUse` with its arguments, from any caller: a layer, a
 parent that reads its child's weight, a function of weights alone. So tied weights, modules that are called twice and
 containers of parameters need no rule of their own. Calls of torch without a Python argument (TorchScript) are not seen:
-the first forward, which has everything, learns which parameters are, and waits for the others come first.
+the first forward, which has everything, learns which parameters are seen before anything reads them, and waits for the
+others come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agileml.apps.torch.flat import TensorSpan
 from agileml.apps.torch.forward.linear import is_compiled
@@ -54,6 +57,31 @@ class FirstUse(TorchFunctionMode):
                 self._look(value.values())
 
 
+class _HiddenUse(TorchDispatchMode):
+    """A context of one forward, around which a `FirstUse` is: `hidden` has the parameters that an operation reads
+    while these are still to be seen, such as those that a TorchScript function gets."""
+
+    def __init__(self, to_see: Mapping[int, TensorSpan]) -> None:
+        super().__init__()
+        self._to_see = to_see
+        self.hidden: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for value in (*args, *(kwargs or {}).values()):
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, Tensor) and (span := self._to_see.get(id(each))) is not None:
+                    self.hidden.add(span.name)
+        return func(*args, **(kwargs or {}))
+
+
+def _has_script_functions() -> bool:
+    """Whether this process has functions of TorchScript. Only then each operation is looked at: torch.compile leaves
+    functions alone where one looks, and their bits would be others."""
+    return bool(torch.jit._state._python_cu.get_functions())
+
+
 class FirstUses:
     """Which parameters of a module its forward is seen to use."""
 
@@ -74,9 +102,14 @@ class FirstUses:
         """The parameters that no forward was seen to use: wait for them before it begins."""
         return [span for span in self._spans.values() if span.name not in self._seen]
 
-    def learning(self) -> FirstUse:
+    @contextmanager
+    def learning(self) -> Iterator[None]:
         """The context of a forward that has all its parameters."""
-        return FirstUse(dict(self._visible), lambda span: self._seen.add(span.name))
+        to_see, seen = dict(self._visible), set[str]()
+        behind = _HiddenUse(to_see) if _has_script_functions() else None
+        with FirstUse(to_see, lambda span: seen.add(span.name)), behind or nullcontext():
+            yield
+        self._seen = seen - (behind.hidden if behind else set())
 
     def waiting(self, wait: Callable[[TensorSpan], None]) -> FirstUse:
         """The context of a forward whose parameters are still coming, those apart that were never seen."""

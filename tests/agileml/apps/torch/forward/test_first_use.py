@@ -93,6 +93,23 @@ class Scripted(nn.Module):
         return self.script(self.before(x))
 
 
+@torch.jit.script
+def shifted(x: Tensor, by: Tensor) -> Tensor:
+    return torch.tanh(x + by)
+
+
+class ScriptedFunction(nn.Module):
+    """A function of TorchScript reads the bias, which is seen behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, bias=False)
+        self.bias = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shifted(self.layer(x), self.bias) + self.bias.pow(2).sum()
+
+
 class Functional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -182,6 +199,16 @@ def test_what_torchscript_reads_is_waited_for_first() -> None:
         arriving = Arriving(stepper.flat, clock)
         gradient(stepper, arriving.tables, clock)
     assert {start for _, start in arriving.waits[: len(script)]} == script
+
+
+def test_what_a_torchscript_function_reads_is_waited_for_too() -> None:
+    torch.manual_seed(0)
+    stepper = Stepper(FlatModule(ScriptedFunction(), "here"), OutputLoss(functional.mse_loss))
+    for clock in range(3):
+        arriving = Arriving(stepper.flat, clock)
+        found = gradient(stepper, arriving.tables, clock)
+        # TorchScript compiles after the first calls, which changes roundings.
+        np.testing.assert_allclose(found, gradient(stepper, arriving.true, clock), rtol=1e-5)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
