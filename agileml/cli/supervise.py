@@ -197,7 +197,7 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
     """Train as `run_job` does, in a process that dies with its supervisor. Returns the exit code.
 
     Its end is the end of the run, unless a restart cures it: the head has died, the controller for good, all reliable
-    machines have, or a restart ends before it goes on with the run.
+    machines have, or a restart ends before it goes on with the run, as where its machines do not come.
     Raises what `run_job` raises.
     """
     from agileml.checkpoints.errors import StoreError
@@ -238,8 +238,11 @@ def run_supervised(job: JobConfig, name: str, resume: str | None, *, change_opti
         code = CHECKPOINTS_UNREAD_CODE  # they may be read a minute later
     finally:
         record = read_supervision(out)  # None: somebody has removed the folder
-        is_over = code not in RESTARTED_CODES and (restart is None or (record and _goes_on(out, record)))
-        if record is not None and is_over:
+        if (
+            record is not None
+            and code not in RESTARTED_CODES
+            and (restart is None or code == 0 or _goes_on(out, record, has_market=job.market is not None))
+        ):
             RunFolder.write_text(out / SUPERVISION, replace(record, is_over=True).to_text())
     return code
 
@@ -255,22 +258,28 @@ def _die_with_supervisor(out: Path) -> None:
         raise FolderError(f"{SUPERVISED}: process {record.process.pid}, which supervises {out}, has ended")
 
 
-def _goes_on(out: Path, record: Supervision) -> bool:
-    """True once the restart of a record goes on with the run.
+def _goes_on(out: Path, record: Supervision, *, has_market: bool) -> bool:
+    """True once the restart of a record goes on with the run: once it has members.
 
     The run has begun with the same input: if a restart refuses that, as data on a file system that is not mounted yet,
-    it may be there a minute later.
+    or finds no machines, as in a cluster whose nodes are away longer than its head, they may be there a minute later. A
+    job with a market goes on at once: its process gives everything back when it ends.
     """
-    from agileml.events.run import RunRestarted
+    from agileml.events.run import MembershipChanged, RunRestarted
     from agileml.events.schema import SchemaError
     from agileml.runs.event_log import EVENTS, read_backwards
 
+    has_members = has_market
     try:
-        events = (each.event for each in read_backwards(out / EVENTS))
-        newest = next((event for event in events if isinstance(event, RunRestarted)), None)
+        for each in read_backwards(out / EVENTS):
+            match each.event:
+                case MembershipChanged():
+                    has_members = True
+                case RunRestarted(count=count):
+                    return has_members and count == len(record.restarts)
     except (OSError, SchemaError):
-        return False
-    return newest is not None and newest.count == len(record.restarts)
+        pass
+    return False
 
 
 def _continued(restart: Restart, out: Path, place: str, resume: str | None) -> tuple[str | None, Restart]:

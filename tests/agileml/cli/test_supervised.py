@@ -16,19 +16,21 @@ import pytest
 import yaml
 
 from agileml.checkpoints.store import FolderStore
-from agileml.cli.supervise import _continued, _folder, supervise
+from agileml.cli.supervise import _continued, _folder, _goes_on, supervise
 from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.view import CutId
 from agileml.driver.stop_signal import SIGNALS
 from agileml.errors import CHECKPOINTS_UNREAD_CODE
-from agileml.events.run import CheckpointSaved, ClockDone, Process, RunStarted
+from agileml.events.run import CheckpointSaved, ClockDone, Process, RunRestarted, RunStarted
 from agileml.events.schema import RunEvent
+from agileml.events.terms import Cause, Trigger
 from agileml.runs.event_log import EVENTS, EventLog
 from agileml.runs.folder import EARLIER, MODEL, FolderError, RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision, alone, read_supervision
 from agileml.session.supervisor import Supervisor
 from tests.agileml.checkpoints.rig import write
+from tests.agileml.events.samples import changed
 
 JOB = """\
 application: mlr
@@ -105,6 +107,36 @@ def test_a_restart_whose_data_is_not_there_just_now_is_tried_again(tmp_path: Pat
     code, said = begin_again(tmp_path, tmp_path / "saved", 0, ClockDone(5, 0.1, 10, 0.1), job=job)
     assert "data.path" in said and "share/data.npz" in said
     assert_tried_again(tmp_path, code, said, 2)
+
+
+@pytest.mark.slow
+def test_a_restart_whose_machines_do_not_come_is_tried_again(tmp_path: Path) -> None:
+    """As in a cluster whose head is back before its nodes."""
+    job = JOB + "machines: {reliable: 1, transient: 1, wait_s: 0.01}\n"
+    code, said = begin_again(tmp_path, tmp_path / "saved", 0, ClockDone(5, 0.1, 10, 0.1), job=job)
+    assert "no machine came for machines.wait_s = 0.01 s" in said
+    assert_tried_again(tmp_path, code, said, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "since", "has_market", "goes_on"),
+    [
+        (2, [], False, False),  # it has waited for machines in vain, or was told to stop before they came
+        (2, [changed(9, Trigger(Cause.START))], False, True),
+        (2, [], True, True),  # its machines are given back
+        (1, [changed(9, Trigger(Cause.START))], False, False),  # it has ended before it wrote to the log
+    ],
+)
+def test_a_restart_goes_on_with_the_run_once_it_has_members(
+    count: int, since: list[RunEvent], has_market: bool, goes_on: bool, tmp_path: Path
+) -> None:
+    log = EventLog(tmp_path / EVENTS)
+    first = changed(3, Trigger(Cause.START))
+    for event in (first, RunRestarted("killed", 50, 0, count, this_process()), *since):
+        log.write(event)
+    log.close()
+    record = Supervision(this_process(), 10, (Restart(1.0, "killed", 30), Restart(2.0, "killed", 50)))
+    assert _goes_on(tmp_path, record, has_market=has_market) is goes_on
 
 
 @pytest.mark.parametrize(
