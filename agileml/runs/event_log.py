@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -40,9 +40,9 @@ def since_boot_s() -> float:
 class EventLog:
     """Appends events as lines of JSON.
 
-    Every line is one write and goes out at once, but for those that `Thinning` holds back. On a full disk the run goes
-    on: a line that does not fit is left out whole and counted in `lost`, which the log tells at its end. Safe to use
-    from several threads.
+    Every line is one write and goes out at once, but for those that `Thinning` holds back. On a full disk, or a file
+    system that is away or has become read-only, the run goes on: a line that cannot be written is left out whole and
+    counted in `lost`, which the log tells at its end. Safe to use from several threads.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class EventLog:
         self._thinning = Thinning()
         self._packing: threading.Thread | None = None
         self.path, self.lost = path, 0
+        self._whole: int | None = None  # the bytes of whole lines, while half a line may stand behind them
         self._segments = max(map(_number, _segments(path)), default=0)
         if continue_at_s is None:
             self._file = _begun(path)
@@ -99,27 +100,36 @@ class EventLog:
 
     def _append(self, text: str) -> None:
         line = text.encode() + b"\n"
-        size = os.fstat(self._file).st_size
         try:
+            self._cut_back()
+            self._whole = os.fstat(self._file).st_size
             if os.write(self._file, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._whole = None
         except OSError as error:
-            os.ftruncate(self._file, size)
+            with suppress(OSError):  # then before the next line, which must not stand behind half of this one
+                self._cut_back()
             if not self.lost:
                 self.on_line_lost(
                     f"{self.path}: lines do not fit and are left out ({error.strerror}); the run goes on"
                 )
             self.lost += 1
 
+    def _cut_back(self) -> None:
+        """Remove half a line. Raises OSError."""
+        if self._whole is not None:
+            os.ftruncate(self._file, self._whole)
+            self._whole = None
+
     def _may_rotate(self) -> None:
-        if os.fstat(self._file).st_size < self._segment_bytes:
-            return
         new = _next(self.path)
         try:
+            if os.fstat(self._file).st_size < self._segment_bytes:
+                return
             new.unlink(missing_ok=True)  # left by a process that was killed here
             file = _begun(new)
         except OSError:
-            return  # a full disk: the present file grows on
+            return  # a full disk, or none: the present file grows on
         self._segments += 1
         old = self.path.with_name(f"{self.path.stem}-{self._segments:06}{self.path.suffix}")
         os.rename(self.path, old)

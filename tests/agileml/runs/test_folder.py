@@ -9,6 +9,8 @@ import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from agileml.events.run import (
 )
 from agileml.events.schema import Logged, events_of
 from agileml.events.terms import Tier
-from agileml.runs.event_log import EventLog, read_events
+from agileml.runs.event_log import EVENTS, EventLog, read_events
 from agileml.runs.folder import FolderError, RunFolder, StorageError, check_out, params_sha256, plain
 from agileml.runs.owner import this_process
 from tests.agileml.runs.full_disk import files_of_at_most
@@ -264,7 +266,7 @@ ROTATING = """
 import json, resource, sys
 from pathlib import Path
 from agileml.events.run import CheckpointSaved
-from agileml.runs.event_log import EventLog, read_events
+from agileml.runs.event_log import EVENTS, EventLog, read_events
 
 path, most = Path(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)
 log = EventLog(path)
@@ -290,6 +292,38 @@ def test_a_disk_that_is_full_when_a_file_of_the_log_ends_costs_no_more_than_line
     found = json.loads(done.stdout)
     assert found == {"lost": 1, "kept": [clock for clock in range(1, 201) if clock != 51]}
     assert len(list(tmp_path.glob("events-*.jsonl.gz"))) > 1  # it goes on in new files
+
+
+@contextmanager
+def read_only(file: Path) -> Iterator[None]:
+    """What this process has open of a file can be read alone, as once an error of its disk has made that read-only."""
+    (held,) = [each for each in map(int, os.listdir("/proc/self/fd")) if leads_to(each, file)]
+    before, reader = os.dup(held), os.open(file, os.O_RDONLY)
+    os.dup2(reader, held)
+    yield
+    os.dup2(before, held)
+    os.close(before)
+    os.close(reader)
+
+
+def leads_to(descriptor: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except OSError:
+        return False
+
+
+def test_a_disk_that_becomes_read_only_costs_lines_and_not_the_run(tmp_path: Path) -> None:
+    log, said = EventLog(tmp_path / EVENTS), list[str]()
+    log.on_line_lost = said.append
+    log.write(CheckpointSaved(1))
+    with read_only(tmp_path / EVENTS):
+        log.write(CheckpointSaved(2))
+        log.write(CheckpointSaved(3))
+    log.write(CheckpointSaved(4))
+    log.close()
+    assert log.lost == 2 and len(said) == 1 and "left out (Bad file descriptor)" in said[0]
+    assert [each.event for each in read_events(tmp_path / EVENTS)] == [CheckpointSaved(1), CheckpointSaved(4)]
 
 
 def test_a_log_on_a_full_disk_is_not_begun(tmp_path: Path) -> None:
