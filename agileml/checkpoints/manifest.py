@@ -200,8 +200,9 @@ def _checksum(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-# Which state an optimizer keeps. All its other settings say how a step uses that state, and may change between steps.
-STATE_KEYS = ("optimizer.kind", "optimizer.name")
+# Which state an optimizer keeps, and where partitions of it end. All its other settings say how a step uses that state,
+# and may change between steps.
+STATE_KEYS = ("optimizer.kind", "optimizer.name", "optimizer.sharded")
 
 
 def check_identity(
@@ -209,7 +210,8 @@ def check_identity(
 ) -> list[str]:
     """One sentence for each difference between a run (`identity`) and a checkpoint's; empty when it may resume.
 
-    may_change_optimizer: the optimizer's rate, schedule and other settings may differ, but not its kind.
+    may_change_optimizer: the optimizer's rate, schedule and other settings may differ, but not its kind, nor whether
+    machines share its state out.
     """
     there, here = _flat(asdict(manifest.identity)), _flat(asdict(identity))
     if may_change_optimizer:

@@ -94,6 +94,24 @@ def test_a_resume_may_be_told_to_change_the_optimizer_but_not_its_kind(
     assert check_identity(manifest, replace(found, seed=1), may_change_optimizer=True)
 
 
+def test_a_resume_may_not_change_whether_machines_share_the_state_of_the_optimizer_out() -> None:
+    """Partitions end elsewhere where they do, so the parts of a checkpoint would not fit."""
+    job = {**CONFIG, "application": "torch", "model": {}, "exchange": "allreduce", "partitions": 4}
+    alike, shared = (
+        Identity.of(
+            from_values({**job, "optimizer": {"kind": "torch", "name": "AdamW", "sharded": sharded}}), TABLES
+        )
+        for sharded in (False, True)
+    )
+    for there, here, found, expected in (
+        (alike, shared, "true", "nothing"),
+        (shared, alike, "nothing", "true"),
+    ):
+        assert check_identity(Manifest(NAME, 0.0, there, ()), here, may_change_optimizer=True) == [
+            f"optimizer.sharded: found {found}, expected {expected} as in the checkpoint clock-7-3"
+        ]
+
+
 def test_where_tables_lie_is_part_of_it() -> None:
     tables = (Table("parameters", 1, 500), Table("buffers", 1, 40, update=Update.STEP))
     config = {**CONFIG, "application": "torch", "model": {}, "partitions": 4}
