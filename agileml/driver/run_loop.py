@@ -186,7 +186,7 @@ class RunLoop:
             raise RunError(failures.verdict())
 
     def _heed_stop(self, state: HeadState) -> None:
-        stop = self._stop_signal.taken()
+        stop = self._stop_signal.taken(self._clock.wall_s())
         if stop is None:
             return
         if not state.stage:

@@ -75,7 +75,7 @@ class StopSignal:
     def ask(self) -> None:
         """Ask the run to stop, as the first signal does; a signal after that is still the first one."""
         if self._asked_s is None:
-            self._asked_s = time.time()
+            self._asked_s = self._clock_s()
 
     @property
     def is_asked(self) -> bool:
@@ -87,12 +87,13 @@ class StopSignal:
         """True once a signal told it: the next one ends it at once."""
         return self._is_signalled
 
-    def taken(self) -> Stop | None:
-        """The `Stop` for the controller, once after a signal; otherwise None."""
+    def taken(self, now_s: float) -> Stop | None:
+        """The `Stop` for the controller, once after a signal; otherwise None. now_s: as its clock has it, which does
+        not follow a host's clock that is set meanwhile."""
         if self._asked_s is None or self._is_taken:
             return None
         self._is_taken = True
-        return Stop(self._asked_s + LONGEST_S)
+        return Stop(now_s - (self._clock_s() - self._asked_s) + LONGEST_S)
 
 
 def leave_terminal() -> None:

@@ -62,11 +62,11 @@ def test_sigterm_asks_once_and_ends_the_second_time() -> None:
     before = signal.getsignal(signal.SIGTERM)
     now_s = 100.0
     with StopSignal(lambda: now_s) as asked:
-        assert asked.taken() is None
+        assert asked.taken(0.0) is None
         os.kill(os.getpid(), signal.SIGTERM)
-        stop = asked.taken()
+        stop = asked.taken(0.0)
         assert stop is not None and stop.deadline_s is not None
-        assert asked.taken() is None
+        assert asked.taken(0.0) is None
         os.kill(os.getpid(), signal.SIGTERM)  # a copy, as `timeout` sends it
         now_s += COPY_S
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray puts its own there
@@ -78,13 +78,25 @@ def test_sigterm_asks_once_and_ends_the_second_time() -> None:
     assert LONGEST_S < 900  # Ray kills a job that takes longer
 
 
+@pytest.mark.parametrize("set_by_s", [-7200.0, 7200.0])
+def test_the_deadline_of_a_stop_is_as_far_away_however_the_clock_of_the_host_was_set(set_by_s: float) -> None:
+    """The controller goes by the clock as it was when it began: set back, the run would end at once, with the cut
+    before."""
+    now_s, controller_s = 100.0, time.time() - set_by_s
+    asked = StopSignal(lambda: now_s)
+    asked.ask()
+    now_s += 5.0  # while the machines start
+    stop = asked.taken(controller_s)
+    assert stop is not None and stop.deadline_s == controller_s + LONGEST_S - 5.0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_ctrl_c_and_a_closed_terminal_ask_like_sigterm(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignal() as asked:
         os.kill(os.getpid(), number)
         assert asked.is_asked
-        assert asked.taken() is not None
+        assert asked.taken(0.0) is not None
         with pytest.raises(SystemExit) as left:
             os.kill(os.getpid(), number)
         assert left.value.code == 128 + number
@@ -95,10 +107,10 @@ def test_a_signal_while_a_run_stops_by_itself_is_the_first_one() -> None:
     """Early stopping asked: `proteus stop` just then must not cost the result."""
     with StopSignal() as asked:
         asked.ask()
-        stop = asked.taken()
+        stop = asked.taken(0.0)
         assert stop is not None and not asked.is_signalled
         os.kill(os.getpid(), signal.SIGINT)
-        assert asked.is_signalled and asked.taken() is None
+        assert asked.is_signalled and asked.taken(0.0) is None
         with pytest.raises(SystemExit):
             os.kill(os.getpid(), signal.SIGINT)
 
