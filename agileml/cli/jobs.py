@@ -352,25 +352,25 @@ def stop(
 
 
 def _stop_folder(folder: Path, wait: bool) -> None:
-    from agileml.runs.owner import is_alive
+    from agileml.runs.owner import is_owner_alive
     from agileml.runs.status import State, read_status, stop_process
 
     found = read_status(folder)
     if found.state is not State.RUNNING:
         print(f"{folder}: it was over already ({found.state})")
         return
-    if found.snapshot.note == SEQUENTIAL and is_alive(found.process):
+    if found.snapshot.note == SEQUENTIAL and is_owner_alive(found.process, folder):
         raise typer.BadParameter(
             f"{folder} is a run with --sequential, which has no cut to end with: Ctrl-C, or kill {found.process.pid}, "
             "ends it without a result"
         )
-    if not stop_process(found.process):
+    if not stop_process(found.process, folder):
         raise typer.BadParameter(
             f"{folder} belongs to process {found.process.pid} of {found.process.host}, stop it there"
         )
     print(f"{folder}: asked to end with its next cut")
     over_s = None
-    while wait and is_alive((found := read_status(folder)).process):
+    while wait and is_owner_alive((found := read_status(folder)).process, folder):
         if found.state is not State.RUNNING:
             over_s = over_s or time.monotonic()
             if time.monotonic() - over_s >= LATER_S:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import psutil
 from agileml.events.run import Process, RunStarted
 from agileml.events.schema import events_of
 from agileml.runs.event_log import EVENTS, is_written, read_first
-from agileml.runs.supervision import SUPERVISION, read_supervision
+from agileml.runs.supervision import LOCK, SUPERVISION, read_supervision
 
 
 def this_process() -> Process:
@@ -33,6 +34,25 @@ def is_alive(process: Process) -> bool:
         return is_it and found.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError):  # a number that is none
         return False
+
+
+def is_owner_alive(process: Process, folder: Path) -> bool:
+    """As `is_alive`, for the owner of the run in a folder, also after a correction of the host's clock by more than a
+    minute: the process of its number is the owner if it has the run's log open, or the lock of its supervisor."""
+    if is_alive(process) or not is_here(process):
+        return is_alive(process)
+    return any(_has_open(process.pid, folder / name) for name in (EVENTS, LOCK))
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    """True for a process of this host that has a file open, as far as we may look."""
+    with suppress(OSError):
+        wanted = file.stat()
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if os.path.samestat(descriptor.stat(), wanted):
+                    return True
+    return False
 
 
 def owner_of(folder: Path) -> Process:

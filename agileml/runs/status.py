@@ -22,7 +22,7 @@ from agileml.events.schema import Log, Logged, RunEvent, SchemaError, events_of
 from agileml.events.sums import ClocksDone, Standing
 from agileml.runs.event_log import EVENTS, read_backwards
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
-from agileml.runs.owner import has_ended, is_alive, owner_of
+from agileml.runs.owner import has_ended, is_owner_alive, owner_of
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
 from agileml.runs.summary import clocks_kept, stopped_in
 from agileml.runs.supervision import read_supervision
@@ -134,9 +134,9 @@ def clocks_per_s(log: Log) -> float | None:
     return rate.clocks_per_s
 
 
-def stop_process(process: Process) -> bool:
-    """Ask a run's process to end with its next cut; False: it is not alive here."""
-    if not is_alive(process):
+def stop_process(process: Process, folder: Path) -> bool:
+    """Ask the process of the run in a folder to end with its next cut; False: it is not alive here."""
+    if not is_owner_alive(process, folder):
         return False
     os.kill(process.pid, signal.SIGTERM)
     return True

@@ -203,7 +203,7 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
     log.close()
     pretend(out, created_s=1.0)
     assert read_status(out).state is State.BROKEN
-    assert not stop_process(read_status(out).process)
+    assert not stop_process(read_status(out).process, out)
     pretend(out, host="elsewhere")
     assert read_status(out).state is State.RUNNING  # nobody here can know better
     capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,11 +14,12 @@ import pytest
 
 from agileml.events.run import Process, RunStarted
 from agileml.events.schema import Logged, header, to_line
-from agileml.runs.event_log import EventLog, is_written, read_events
+from agileml.runs.event_log import EVENTS, EventLog, is_written, read_events
 from agileml.runs.folder import CONFIG, FolderError, RunFolder, check_out
 from agileml.runs.owner import is_alive, this_process
 from agileml.runs.report.page import ReportError, rebuild
-from agileml.runs.status import State, read_status
+from agileml.runs.status import State, read_status, stop_process
+from agileml.runs.supervision import LOCK
 
 
 @pytest.mark.parametrize("result", ["model.safetensors", None])
@@ -57,6 +59,30 @@ def test_nobody_takes_the_folder_of_a_run_that_writes_its_log(tmp_path: Path, ow
         check_out(out, overwrite=True)
     first.events.close()
     RunFolder.create(out, "mf", overwrite=True).events.close()
+
+
+@pytest.mark.parametrize("is_supervised", [False, True])
+def test_a_run_can_be_stopped_after_a_correction_of_the_clock(tmp_path: Path, is_supervised: bool) -> None:
+    """By its time of creation the process of its number seems to be another one then."""
+    ready = "print(flush=True); sys.stdin.read()"
+    script = f"import os, sys; file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); {ready}"
+    (tmp_path / EVENTS).touch()
+    file = tmp_path / (LOCK if is_supervised else EVENTS)
+    command = [sys.executable, "-c", script, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        began_s = psutil.Process(child.pid).create_time()
+        owner = Process(this_process().host, child.pid, began_s - 3600.0)
+        other = tmp_path / "of another run"
+        other.mkdir()
+        (other / EVENTS).touch()
+        assert not stop_process(owner, other)
+        assert not stop_process(replace(owner, host="elsewhere"), tmp_path)
+        assert child.poll() is None
+        assert stop_process(owner, tmp_path)
+        assert child.wait() == -signal.SIGTERM
+    assert not stop_process(owner, tmp_path)
 
 
 def test_a_log_is_written_until_it_is_closed_also_when_a_new_file_takes_its_place(tmp_path: Path) -> None:
