@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,11 @@ class Continued:
         supervision = read_supervision(folder)
         assert supervision is not None, "only supervised runs go on"
         return cls(folder, restart, len(supervision.restarts), clock or 0, epoch or 0)
+
+    def beginning_at(self, clock: int) -> Continued:
+        """The same from the checkpoint of this clock: who decided on the restart looked at the sizes of files alone,
+        and may have taken a damaged one for whole."""
+        return replace(self, restart=replace(self.restart, clock=clock))
 
     def market(self) -> Opened | None:
         """How the job of its market began; None: nothing has been bought yet. Raises RunError."""

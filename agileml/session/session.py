@@ -202,7 +202,9 @@ class _Session:
         check_place(self.spec)
         layout = self.job.layout
         identity = Identity.of(self.config, layout.tables, self.spec.application, layout.borders)
-        resumed(self.spec, self.job, identity, lambda problem: print(f"proteus: {problem}", file=Screen()))
+        found = resumed(self.spec, self.job, identity, lambda said: print(f"proteus: {said}", file=Screen()))
+        if self.continued is not None:
+            self.continued = self.continued.beginning_at(0 if found is None else found.name.clock)
 
     def _finish_in(self, train: Any) -> Result:
         before = self.continued
