@@ -241,9 +241,19 @@ def find(store: CheckpointStore, name: CutId) -> Manifest | None:
 
 
 def survey(store: CheckpointStore, check: Check, seen: Callable[[int], None] = lambda _: None) -> list[Found]:
-    """All checkpoints, oldest first. `seen` is called with the number of bytes of each piece read."""
-    files = _checkpoints(store)
-    return [_inspected(store, name, files[name], check, seen) for name in sorted(files)]
+    """All checkpoints, oldest first, without those that their run deletes meanwhile. `seen` is called with the number
+    of bytes of each piece read."""
+    found: list[Found] = []
+    is_complete = False
+    while not is_complete:
+        files = _checkpoints(store)
+        found = [_inspected(store, name, files[name], check, seen) for name in sorted(files)]
+        left = _outline(_checkpoints(store))
+        there = [one for one in found if left.get(one.name) or one.condition is not Condition.DAMAGED]
+        # Where it has deleted all whole ones, there are newer ones.
+        is_complete = len(there) == len(found) or any(one.condition is Condition.WHOLE for one in there)
+        found = there
+    return found
 
 
 def verify(store: CheckpointStore, manifest: Manifest, seen: Callable[[int], None] = lambda _: None) -> None:

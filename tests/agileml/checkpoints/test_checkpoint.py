@@ -344,3 +344,23 @@ def test_a_manifest_is_deleted_before_its_parts(tmp_path: Path) -> None:
     assert folders == ["clock-1-1"] * 3 + ["clock-2-1"] * 3
     assert files == ["manifest.json", "part-0.safetensors", "part-1.safetensors"] * 2
     assert [path.name for path in tmp_path.iterdir()] == ["clock-3-1"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(2, [20]), (1, [30])], ids=["the older one", "all that there were"]
+)
+def test_a_checkpoint_that_its_run_deletes_while_it_is_looked_at_is_not_damaged(
+    keep: int, left: list[int], tmp_path: Path
+) -> None:
+    """To read those of a run that goes on may take minutes."""
+    store = FolderStore(tmp_path)
+    for clock in (10, 20):
+        write(store, CutId(clock, 1))
+
+    def on_bytes(count: int) -> None:
+        if not (tmp_path / "clock-30-1").exists():
+            write(store, CutId(30, 1))
+            prune(store, keep)
+
+    found = survey(store, Check.CHECKSUMS, on_bytes)
+    assert [(one.name.clock, one.condition) for one in found] == [(clock, Condition.WHOLE) for clock in left]
