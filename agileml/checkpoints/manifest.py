@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, Self
@@ -21,6 +21,7 @@ from agileml.core.parameters.layout import partitions_for
 from agileml.core.protocol.view import CutId
 
 NOT_SET = "nothing"
+PACKAGE = "proteus-train"
 
 
 def folder_of(name: CutId) -> str:
@@ -112,8 +113,16 @@ class Identity:
                 )
                 for index, table in enumerate(tables)
             },
-            version=version("proteus-train"),
+            version=version(PACKAGE),
         )
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Read what a manifest holds; one of another version may say more, or less (None). Raises TypeError."""
+        if plain["version"] == version(PACKAGE):
+            return cls(**plain)
+        known: dict[str, Any] = {field.name: plain.get(field.name) for field in fields(cls)}
+        return cls(**known)
 
 
 def _file_names(path: Any) -> Any:
@@ -183,9 +192,8 @@ class Manifest:
             parts = tuple(
                 PartInfo(part["partition"], part["bytes"], part["sha256"]) for part in plain["parts"]
             )
-            manifest = cls(
-                CutId(plain["clock"], plain["epoch"]), plain["at_s"], Identity(**plain["identity"]), parts
-            )
+            identity = Identity.from_plain(plain["identity"])
+            manifest = cls(CutId(plain["clock"], plain["epoch"]), plain["at_s"], identity, parts)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedError("is no manifest of a checkpoint") from error
         if manifest.name != name:
@@ -213,7 +221,8 @@ def check_identity(
     may_change_optimizer: the optimizer's rate, schedule and other settings may differ, but not its kind, nor whether
     machines share its state out.
     """
-    there, here = _flat(asdict(manifest.identity)), _flat(asdict(identity))
+    said = {key: value for key, value in asdict(manifest.identity).items() if value is not None}
+    there, here = _flat(said), _flat({key: value for key, value in asdict(identity).items() if key in said})
     if may_change_optimizer:
         there, here = _without_settings(there), _without_settings(here)
     return [

@@ -1,5 +1,7 @@
 """A resume must agree with the checkpoint: every difference is a sentence."""
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -143,3 +145,25 @@ def test_an_identity_survives_its_manifest(store: CheckpointStore) -> None:
     write(store, NAME)
     found = newest(store, pytest.fail)
     assert found is not None and check_identity(found, IDENTITY) == []
+
+
+@pytest.mark.parametrize("change", ["one key more", "one key less"])
+def test_a_checkpoint_of_another_version_is_whole_and_named_as_such(
+    store: CheckpointStore, change: str
+) -> None:
+    """Its manifest may say other things than those of this version."""
+    text = write(store, NAME).to_text()
+    plain = json.loads(text)
+    del plain["checksum"]
+    plain["identity"]["version"] = "0.0"
+    if change == "one key more":
+        plain["identity"]["flavour"] = "sweet"
+    else:
+        del plain["identity"]["units_per_slice"]
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    text = json.dumps({**plain, "checksum": hashlib.sha256(canonical.encode()).hexdigest()})
+    store.put("clock-7-3/manifest.json", [text.encode()], len(text))
+    found = newest(store, pytest.fail)
+    assert found is not None and found.name == NAME
+    (told,) = check_identity(found, IDENTITY)
+    assert told.startswith(f'version: found "{IDENTITY.version}", expected "0.0"')
