@@ -9,8 +9,11 @@ from agileml.application import Array
 from agileml.config.job import JobConfig, dump
 from agileml.core.parameters.layout import Layout
 from agileml.core.protocol.commands import Finished
+from agileml.driver.best_model import BestRule
 from agileml.errors import RunError
+from agileml.events.observed import BestKept
 from agileml.events.run import RunFailed, Warned
+from agileml.events.schema import events_of
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import MODEL, RunFolder, StorageError
 from agileml.runs.report.page import build_report
@@ -66,6 +69,9 @@ def write_last_good(
         events, config, params_sha256=digest, metrics={}, split={}, versions=versions
     )
     summary |= {"failed": str(error), "model_clock": clock}
+    if (rule := config.keep_best) is not None:
+        best = events_of(events, BestKept)
+        summary |= BestRule(rule.metric, rule.mode, best[-1] if best else None).summary()
     try:
         folder.write_summary(summary)
         folder.write_report(build_report(dump(config), events, summary))

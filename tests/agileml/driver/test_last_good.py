@@ -23,6 +23,7 @@ from agileml.core.protocol.commands import Finished, Halt, HaltKind
 from agileml.core.protocol.messages import Cut
 from agileml.driver.last_good import write_last_good
 from agileml.errors import RunError
+from agileml.events.observed import BestKept
 from agileml.events.run import CutCommitted, RunFailed, RunStarted
 from agileml.events.schema import events_of
 from agileml.net.events import Address
@@ -157,6 +158,21 @@ def test_a_full_disk_does_not_hide_why_a_run_failed(tmp_path: Path, most_bytes: 
     assert str(told).startswith("it diverged; the last good cut, of clock 7, ")
     assert f"/{file} could not be written: " in str(told)
     assert (folder.path / "model.safetensors").exists() is (file != "model.safetensors")
+
+
+@pytest.mark.parametrize("kept", [BestKept(5, "test_loss", 0.25), None])
+def test_the_summary_of_a_run_that_failed_says_which_parameters_were_best(
+    tmp_path: Path, kept: BestKept | None
+) -> None:
+    """They stay in best.safetensors: where a training diverged, they may be all that is of use."""
+    folder = RunFolder.create(tmp_path / "run", "test")
+    for event in (BestKept(3, "test_loss", 0.5), kept) if kept is not None else ():
+        folder.events.write(event)
+    job = config(keep_best={"metric": "test_loss"})
+    write_last_good(RunError("it diverged"), Kept(), Layout(TABLES, 1), folder, job, {})
+    folder.events.close()
+    best = json.loads((folder.path / "summary.json").read_text())["best"]
+    assert best == (None if kept is None else {"metric": "test_loss", "value": 0.25, "clock": 5})
 
 
 def test_without_a_cut_there_is_only_the_sentence(tmp_path: Path) -> None:
