@@ -225,9 +225,7 @@ class Progress:
     def show(self, snapshot: Snapshot) -> None:
         """Show the progress of the run."""
         now_s = self._clock_s()
-        if (
-            snapshot.stage or snapshot.clock
-        ):  # before its first view, a run that resumes is not at clock 0 but nowhere
+        if snapshot.stage or snapshot.clock:  # else it has not begun
             self._rate.add(now_s, snapshot.clock)
         if self._live is not None:
             self._losses.add(snapshot.clock, snapshot.loss)

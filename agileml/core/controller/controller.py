@@ -139,8 +139,9 @@ class Controller:
 
     @property
     def completed(self) -> int:
-        """Clocks that every partition has applied, as far as is known."""
-        return self._control.completed
+        """Clocks that every partition has applied, as far as is known; before the first view those of a checkpoint."""
+        newest = self._cuts.newest
+        return newest.name.clock if self.view is None and newest else self._control.completed
 
     @property
     def limit(self) -> int:

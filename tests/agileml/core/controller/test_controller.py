@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agileml.core.cuts.checkpoint import Checkpoint
 from agileml.core.cuts.rule import CutRule
 from agileml.core.protocol.commands import Persist
 from agileml.core.protocol.inputs import (
@@ -26,6 +27,7 @@ from agileml.core.protocol.messages import (
     Stored,
 )
 from agileml.core.protocol.plan import PlannedJoin, PlannedNotice
+from agileml.core.protocol.view import CutId
 from agileml.core.stage.placement import StageRule
 from agileml.events.run import (
     ClockDone,
@@ -198,6 +200,16 @@ def test_a_restarted_controller_counts_machines_as_it_hears_of_them_and_clocks_f
     assert all(reliable <= 1 and transient <= 2 for reliable, transient in counted)
     assert script.controller.count_members() == (1, 2)
     assert clocks[0] == cut
+
+
+def test_a_run_that_resumes_is_at_the_clock_of_its_checkpoint_while_it_waits_for_machines(scripts):
+    """At clock 0 it would look as if all its work were lost, for as long as they do not come."""
+    script = scripts(**ACTIVE)
+    script.saved = Checkpoint(CutId(10, 3), ((),) * script.job.layout.partitions)
+    script.restart()
+    assert script.controller.view is None and script.controller.completed == 10
+    script.up("r0", "t1", "t2")
+    assert script.view.base == script.controller.completed == 10
 
 
 def test_a_restart_in_the_middle_of_a_change_needs_nothing_special(scripts):
