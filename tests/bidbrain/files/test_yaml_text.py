@@ -46,7 +46,7 @@ def test_keys_that_another_mapping_brings_in_may_be_said_anew() -> None:
 def test_aliases_of_aliases_fill_no_memory(form: str) -> None:
     lines = ["x0: &x0 {a: 1}"]
     lines += [f"x{n}: " + form.format(n=n, below=", ".join([f"*x{n - 1}"] * 10)) for n in range(1, 15)]
-    with pytest.raises(YamlTextError, match="text has .* values where its aliases are written out"):
+    with pytest.raises(YamlTextError, match=r"text has .* values where its aliases are written out"):
         parse_yaml("\n".join(lines), "text")
 
 
