@@ -345,15 +345,30 @@ def _group(cluster: RayCluster, name: str) -> Group:
     return group
 
 
+def _unfit(group: Group) -> str:
+    """Why pods of a group cannot be bought one by one; empty: they can."""
+    if group.least:
+        return (
+            f"found minReplicas {group.least}, expected 0: KubeRay would make so many pods again and again, "
+            "whatever a job gives back"
+        )
+    if group.hosts > 1:
+        return f"found numOfHosts {group.hosts}, expected 1: a machine is one pod"
+    return "found suspend on, expected off: KubeRay makes no pods for it" if group.is_suspended else ""
+
+
 def _check(cluster: RayCluster, place: PodPlace) -> None:
     """Raise RefusedError for a RayCluster that this market cannot be."""
     known = ", ".join(group.name for group in cluster.groups) or "none"
     for market, name in place.groups.items():
-        if cluster.group(name) is None:
-            key = "reliable.group" if market.zone == ON_DEMAND_ZONE else "pools"
+        key = "market.reliable.group" if market.zone == ON_DEMAND_ZONE else "market.pools"
+        group = cluster.group(name)
+        if group is None:
             raise RefusedError(
-                f"market.{key}: found {name}, expected a worker group of RayCluster {cluster.name} (there are {known})"
+                f"{key}: found {name}, expected a worker group of RayCluster {cluster.name} (there are {known})"
             )
+        if wrong := _unfit(group):
+            raise RefusedError(f"{key}: worker group {name} of RayCluster {cluster.name}: {wrong}")
     if cluster.autoscales:
         raise RefusedError(
             f"market.cluster: RayCluster {cluster.name} has enableInTreeAutoscaling on, expected off: "

@@ -66,7 +66,8 @@ class Node:
 class Group:
     """A worker group of a RayCluster. index: its place in the spec, which patches name.
 
-    to_delete: its `workersToDelete`, the pods that KubeRay deletes by name.
+    to_delete: its `workersToDelete`, the pods that KubeRay deletes by name. least: its minReplicas. hosts: the pods
+    that KubeRay makes for each replica. is_suspended: it makes none.
     """
 
     name: str
@@ -74,6 +75,9 @@ class Group:
     replicas: int
     most: int = MOST
     to_delete: tuple[str, ...] = ()
+    least: int = 0
+    hosts: int = 1
+    is_suspended: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,9 @@ def cluster_of(item: Mapping[str, Any]) -> RayCluster:
             group.get("replicas") or 0,
             MOST if group.get("maxReplicas") is None else group["maxReplicas"],
             tuple((group.get("scaleStrategy") or {}).get("workersToDelete") or ()),
+            group.get("minReplicas") or 0,
+            group.get("numOfHosts") or 1,
+            bool(group.get("suspend") or spec.get("suspend")),
         )
         for index, group in enumerate(spec.get("workerGroupSpecs") or ())
     )
