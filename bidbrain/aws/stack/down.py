@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from bidbrain.aws.calls import errors
+from bidbrain.aws.calls import errors, refusal
 from bidbrain.aws.clients import Clients, code_of
 from bidbrain.aws.ec2 import BATCH
 from bidbrain.aws.site import Site
@@ -111,4 +111,7 @@ class Remover:
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=names.bucket, Prefix=names.prefix):
             keys = [{"Key": entry["Key"]} for entry in page.get("Contents", ())]
             if keys:
-                s3.delete_objects(Bucket=names.bucket, Delete={"Objects": keys, "Quiet": True})
+                answer = s3.delete_objects(Bucket=names.bucket, Delete={"Objects": keys, "Quiet": True})
+                for each in answer.get("Errors", ()):  # the answer as a whole is none
+                    where = f"s3://{names.bucket}/{each['Key']}"
+                    raise refusal(each["Code"], each.get("Message", ""), where)
