@@ -164,7 +164,7 @@ class S3Store:
 
 def _is_of_aws(endpoint: str) -> bool:
     host = urlsplit(endpoint).hostname or ""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu"))
 
 
 def _reason(error: BaseException) -> tuple[str, str]:

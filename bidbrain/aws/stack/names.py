@@ -9,6 +9,16 @@ from bidbrain.aws.site import Site
 TAG_STACK, TAG_PART, TAG_OWNER = "proteus:stack", "proteus:part", "proteus:owner"
 OWNER = "bidbrain"
 LIMITS_OBJECT = "buyer/limits.json"
+# The partitions beside AWS' own, and the suffix of their addresses, by how the names of their regions begin.
+PARTITIONS = {
+    "cn-": ("aws-cn", "amazonaws.com.cn"),
+    "us-gov-": ("aws-us-gov", "amazonaws.com"),
+    "eusc-": ("aws-eusc", "amazonaws.eu"),
+    "us-iso-": ("aws-iso", "c2s.ic.gov"),
+    "us-isob-": ("aws-iso-b", "sc2s.sgov.gov"),
+    "eu-isoe-": ("aws-iso-e", "cloud.adc-e.uk"),
+    "us-isof-": ("aws-iso-f", "csp.hci.ic.gov"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,11 +79,8 @@ class Names:
     @property
     def pseudo_parameters(self) -> dict[str, str]:
         """CloudFormation's own parameters, as they are in this account and region."""
-        partition, suffix = "aws", "amazonaws.com"
-        if self.region.startswith("cn-"):
-            partition, suffix = "aws-cn", "amazonaws.com.cn"
-        elif self.region.startswith("us-gov-"):
-            partition = "aws-us-gov"
+        others = (each for begin, each in PARTITIONS.items() if self.region.startswith(begin))
+        partition, suffix = next(others, ("aws", "amazonaws.com"))
         return {
             "AWS::Partition": partition,
             "AWS::Region": self.region,

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from bidbrain.aws.calls import core_session
 from bidbrain.aws.notices import KINDS
 from bidbrain.aws.site import MOST_REGIONS, Site
-from bidbrain.aws.stack.names import names_of
+from bidbrain.aws.stack.names import Names, names_of
 from bidbrain.aws.stack.template import (
     OPERATOR,
     REGION,
@@ -175,6 +176,16 @@ def test_china_has_other_names_for_the_same() -> None:
     policy = json.dumps(role_policy(china, "HeadRole", SITE.bought_types, THERE.image))
     assert "arn:aws-cn:iam::1:role/proteus-demo-node" in policy and "ec2.amazonaws.com.cn" in policy
     assert "arn:aws:" not in policy
+
+
+def test_every_region_that_botocore_knows_has_the_names_of_its_partition() -> None:
+    session = core_session()
+    suffix = {each["partition"]: each["dnsSuffix"] for each in session.get_data("endpoints")["partitions"]}
+    for partition in session.get_available_partitions():
+        for region in session.get_available_regions("ec2", partition):
+            found = Names("demo", region).pseudo_parameters
+            assert found["AWS::Partition"] == partition, region
+            assert found["AWS::URLSuffix"] == suffix[partition], region
 
 
 def test_rights_are_bound_to_the_stack() -> None:
