@@ -2,8 +2,9 @@
 
 A pool is a worker group on spot nodes; the reliable machines are a group on nodes that stay. Prices are the config's.
 A pod counts from when KubeRay made it, scheduled or not; one that does not run within `pending_s` (there is no node for
-it, or no image) is given back, and its pool left alone for a while. KubeRay makes a new pod in place of one that was
-lost: the next order of its group takes it, and if none comes within `IDLE_S` it is given back.
+it, or no image) is given back, and its pool left alone for a while; so is one whose containers end again and again.
+KubeRay makes a new pod in place of one that was lost: the next order of its group takes it, and if none comes within
+`IDLE_S` it is given back.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from bidbrain.kubernetes.objects import (
     CLUSTER_LABEL,
     Group,
     Pod,
-    PodPhase,
     RayCluster,
     cluster_of,
     node_of,
@@ -289,11 +289,7 @@ class KubeRay:
             return lost
         if pod.node and pod.node not in self._nodes.objects() and self._is_gone(NODES, pod.node):
             return lost
-        if (
-            pod.phase is PodPhase.PENDING
-            and now_s - pod.created_s >= self._place.pending_s
-            and self._is_pending(name)
-        ):
+        if self._waits_too_long(pod, now_s) and self._waits_too_long(self._list_pods().get(name), now_s):
             self.release((name,))
             self._full_until_s[self._place.market(pod.group)] = now_s + FULL_S
             return Ending.TERMINATED
@@ -306,10 +302,10 @@ class KubeRay:
             return True
         return False
 
-    def _is_pending(self, name: str) -> bool:
-        """Whether the server itself says so: a pod that just came to run must not be given back."""
-        pod = self._list_pods().get(name)
-        return pod is not None and pod.phase is PodPhase.PENDING
+    def _waits_too_long(self, pod: Pod | None, now_s: int) -> bool:
+        """The server itself must say so as well: a pod that just came to run is not given back."""
+        since_s = None if pod is None else pod.waits_since_s
+        return since_s is not None and now_s - since_s >= self._place.pending_s
 
     def notices(self) -> tuple[InstanceNotice, ...]:
         """Also those from elsewhere, alone while Kubernetes does not answer."""

@@ -25,8 +25,9 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True)
 class Pod:
-    """A worker pod. created_s, deadline_s: Unix time; deadline_s: the end of its grace period, None if it was not
-    deleted. node: where it is scheduled, "" while it is not."""
+    """A worker pod. created_s, deadline_s, down_s: Unix time; deadline_s: the end of its grace period, None if it was
+    not deleted. node: where it is scheduled, "" while it is not. down_s: since when it runs and is not ready, though
+    its containers were started again; None: it is, or they were not."""
 
     name: str
     group: str
@@ -34,6 +35,13 @@ class Pod:
     created_s: int
     deadline_s: int | None = None
     node: str = ""
+    down_s: int | None = None
+
+    @property
+    def waits_since_s(self) -> int | None:
+        """Since when it has not come to run: there is no node or no image for it, or its containers end again and
+        again. None: it runs."""
+        return self.created_s if self.phase is PodPhase.PENDING else self.down_s
 
     @property
     def is_over(self) -> bool:
@@ -102,17 +110,31 @@ def instant(text: str | None) -> int | None:
 
 def pod_of(item: Mapping[str, Any]) -> Pod:
     """A Pod object. Raises KeyError, ValueError where it is none."""
-    about = item["metadata"]
+    about, status = item["metadata"], item.get("status", {})
     created_s = instant(about["creationTimestamp"])
     assert created_s is not None
     return Pod(
         about["name"],
         about.get("labels", {}).get(GROUP_LABEL, ""),
-        PodPhase(item.get("status", {}).get("phase", PodPhase.PENDING)),
+        PodPhase(status.get("phase", PodPhase.PENDING)),
         created_s,
         instant(about.get("deletionTimestamp")),
         item.get("spec", {}).get("nodeName", ""),
+        _down_s(status) if status.get("phase") == PodPhase.RUNNING else None,
     )
+
+
+def _down_s(status: Mapping[str, Any]) -> int | None:
+    """Since when a pod with containers that were started again is not ready. One that merely fails its probes, as on a
+    busy machine, may work."""
+    if not any(each.get("restartCount") for each in status.get("containerStatuses") or ()):
+        return None
+    unready = (
+        each.get("lastTransitionTime")
+        for each in status.get("conditions") or ()
+        if each.get("type") == "Ready" and each.get("status") == "False"
+    )
+    return instant(next(unready, None))
 
 
 def workers_of(items: Iterable[Mapping[str, Any]]) -> dict[str, Pod]:

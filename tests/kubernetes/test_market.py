@@ -362,28 +362,6 @@ def test_what_cannot_be_a_market_is_one_sentence(ground: Ground) -> None:
         ground.cloud()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            {"minReplicas": 1},
-            "found minReplicas 1, expected 0: KubeRay would make so many pods again and again",
-        ),
-        ({"numOfHosts": 2}, "found numOfHosts 2, expected 1"),
-        ({"suspend": True}, "found suspend on, expected off"),
-    ],
-)
-def test_a_group_whose_pods_do_not_come_and_go_one_by_one_is_refused(
-    ground: Ground, change: dict[str, Any], said: str
-) -> None:
-    """KubeRay keeps minReplicas pods whatever `replicas` says: each idle one that went came again, for ever."""
-    ground.server.change(
-        "rayclusters", "ray", lambda item: item["spec"]["workerGroupSpecs"][1].update(change)
-    )
-    with pytest.raises(RefusedError, match=f"market.pools: worker group spot of RayCluster ray: {said}"):
-        ground.cloud()
-
-
 def test_what_is_wrong_with_an_account_is_one_sentence(ground: Ground, tmp_path: Path) -> None:
     ground.server.allowed = lambda right: right != ("list", "nodes", "")
     with pytest.raises(
