@@ -174,9 +174,8 @@ class KubeRay:
         )
         if not made:
             self._full_until_s[order.market] = now_s + FULL_S
-            raise CapacityError(
-                f"{order.market}: KubeRay has made no pod in {GIVE_UP_S} s: is its operator there?"
-            )
+            why = self._look().problem or "is its operator there?"
+            raise CapacityError(f"{order.market}: KubeRay has made no pod in {GIVE_UP_S} s: {why}")
         return made
 
     def _book_order(self, order: Order, name: str, now_s: int) -> Booking:

@@ -90,13 +90,15 @@ class Group:
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A RayCluster. version: its resourceVersion, which changes with every write."""
+    """A RayCluster. version: its resourceVersion, which changes with every write. problem: why KubeRay could not make
+    pods the last time, in its own words; "" where it could."""
 
     name: str
     version: str
     groups: tuple[Group, ...]
     annotations: Mapping[str, str]
     autoscales: bool = False
+    problem: str = ""
 
     def group(self, name: str) -> Group | None:
         """The worker group of that name."""
@@ -173,6 +175,11 @@ def cluster_of(item: Mapping[str, Any]) -> RayCluster:
         for index, group in enumerate(spec.get("workerGroupSpecs") or ())
     )
     autoscales = bool(spec.get("enableInTreeAutoscaling"))
-    return RayCluster(
-        about["name"], about["resourceVersion"], groups, about.get("annotations") or {}, autoscales
+    failed = (
+        each.get("message", "")
+        for each in item.get("status", {}).get("conditions") or ()
+        if each.get("type") == "ReplicaFailure" and each.get("status") == "True"
     )
+    problem = " ".join(next(failed, "").split())
+    annotations = about.get("annotations") or {}
+    return RayCluster(about["name"], about["resourceVersion"], groups, annotations, autoscales, problem)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bidbrain.billing import Ending
-from bidbrain.live.cloud import RefusedError
+from bidbrain.kubernetes import kuberay
+from bidbrain.live.cloud import CapacityError, RefusedError, UnknownOutcomeError
 from tests.kubernetes.api_server import now_text
 from tests.kubernetes.ground import SPOT, Ground, ground_of, order, soon
 
@@ -40,6 +41,22 @@ def test_a_group_whose_pods_do_not_come_and_go_one_by_one_is_refused(
     )
     with pytest.raises(RefusedError, match=f"market.pools: worker group spot of RayCluster ray: {said}"):
         ground.cloud()
+
+
+def test_what_keeps_kuberay_from_making_pods_is_said_in_its_words(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kuberay, "MADE_S", 0.1)
+    ground.operator.is_away = True
+    said = 'pods "ray-spot-worker-1" is forbidden: exceeded quota: compute'
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreateWorkerPod", "message": said}
+    ground.server.change("rayclusters", "ray", lambda item: item.update(status={"conditions": [failure]}))
+    cloud = ground.cloud()
+    with pytest.raises(UnknownOutcomeError):
+        cloud.acquire(order("a", 2))
+    ground.later_s += kuberay.GIVE_UP_S
+    with pytest.raises(CapacityError, match=f"KubeRay has made no pod in 60 s: {said}"):
+        cloud.acquire(order("a", 2))
 
 
 @pytest.mark.parametrize("restarts", [0, 4])
