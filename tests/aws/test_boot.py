@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from ray._private.utils import check_version_info
 
 from agileml.aws.boot import Installation, boot, service, watchdog_command
 from agileml.aws.metadata_guard import ADDRESS, commands, reaches
@@ -127,6 +129,28 @@ def test_what_runs_as_root_imports_nothing_that_the_users_code_has_written(tmp_p
     )
     assert "usage:" in done.stdout, done.stderr
     assert not [word for word in line if word.startswith("--setenv=HOME=")]
+
+
+def test_a_machine_of_a_newer_image_joins_the_head_of_an_older_one(
+    moto_url: str, metadata: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of the next `up` may bring another patch release of Python, which Ray refuses if nobody says otherwise:
+    the machine would cost money and never join."""
+    machine = Machine(moto_url, metadata, tmp_path, "boot-patch", "spot")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
+    machine.put("head", "10.0.0.5", "String")
+    machine.boot("node")
+    ray = next(line for line in machine.commands if "--unit=proteus-ray" in line)
+    for word in ray[: ray.index("--")]:
+        name, _, value = word.removeprefix("--setenv=").partition("=")
+        if word.startswith("--setenv=RAY_DEFAULT"):
+            monkeypatch.setenv(name, value)
+    major, minor, patch = sys.version_info[:3]
+    head = {"ray_version": version("ray"), "python_version": f"{major}.{minor}.{patch + 1}"}
+    check_version_info(head, "node 10.0.0.9")
+    with pytest.raises(RuntimeError, match="Version mismatch"):
+        check_version_info(head | {"python_version": f"{major}.{minor + 1}.0"}, "node 10.0.0.9")
 
 
 def test_a_machine_has_a_certificate_for_its_own_address_and_nothing_to_make_others_with(
