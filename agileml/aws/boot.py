@@ -156,6 +156,11 @@ def notice_command(here: Installation, head: str) -> list[str]:
     return [here.python, "-m", "agileml.aws.preemption", f"--address={head}:{GCS_PORT}"]
 
 
+def joins_command(here: Installation, head: str) -> list[str]:
+    """Fails where the head would not let this machine's Ray join."""
+    return [here.python, "-m", "agileml.aws.joins", f"--address={head}:{GCS_PORT}"]
+
+
 def aws_config(here: Installation, names: Names) -> bytes:
     """Has AWS' tools on the head ask the buyer for credentials."""
     asked = f"{here.python} -m bidbrain.aws.buyer.credentials {BUYER_SOCKET}"
@@ -199,9 +204,11 @@ def service(
     here: Installation,
     user: str | None = None,
     more: Mapping[str, str] | None = None,
+    *,
+    once: bool = False,
 ) -> list[str]:
     """A command as a service of systemd that is restarted when it ends. Raises nothing; holds no secret. more:
-    variables of its environment.
+    variables of its environment. once: it is waited for instead, and its exit status counts.
 
     One of root works in `/`: Python imports from the folder that it is started in, and the user's code, which runs as
     `user`, may write in the home folder.
@@ -216,9 +223,9 @@ def service(
         "PATH": f"{Path(here.python).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
         **{f"RAY_health_check_{key}": str(value) for key, value in HEALTH_CHECK.items()},
     }
+    life = ("--wait",) if once else ("--property=Restart=always", "--property=RestartSec=5")
     return [
-        *("systemd-run", f"--unit=proteus-{name}", "--property=Restart=always", "--property=RestartSec=5"),
-        "--property=LimitNOFILE=65536",
+        *("systemd-run", f"--unit=proteus-{name}", *life, "--property=LimitNOFILE=65536"),
         *((f"--working-directory={here.home}", f"--uid={user}") if user else ()),
         *(f"--setenv={key}={value}" for key, value in variables.items()),
         "--",
@@ -304,6 +311,7 @@ def boot(
     else:
         head = parameter(aws, names.address, sleep)
         run(service("watchdog", watchdog_command(here, head, after_s), here))
+        run(service("joins", joins_command(here, head), here, user, once=True))
         # The bucket's region, as checkpoints and data find it: the metadata service's own is none to AWS' library.
         variables = {"AWS_DEFAULT_REGION": names.region, **PATIENCE}
         run(service("ray", node_command(here, me, head), here, user, variables))

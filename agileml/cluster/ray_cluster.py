@@ -250,7 +250,7 @@ def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
         host, port = locate(address)
     check_alive(host, port, timeout_s)
     _is_a_node(host, port)
-    _has_our_python(f"{host}:{port}")
+    has_our_python(f"{host}:{port}")
     return f"{host}:{port}"
 
 
@@ -333,7 +333,8 @@ def _is_a_node(host: str, port: int) -> None:
         )
 
 
-def _has_our_python(gcs_address: str) -> None:
+def has_our_python(gcs_address: str) -> None:
+    """Raise ClusterError unless the nodes of a cluster that answers run our Python."""
     with answering(gcs_address):
         metadata = gcs_client(gcs_address).internal_kv_get(
             b"CLUSTER_METADATA", namespace=b"cluster", timeout=1.0

@@ -53,11 +53,11 @@ class Machine:
         self.place = Installation("/opt/proteus/bin/python", folder / "home")
         self.commands: list[list[str]] = []
         self.slept_s = 0.0
-        self.fails_at = ""  # the command that ends with 1
+        self.fails_at = ""  # a word of the command that ends with 1
 
     def _run(self, command: Sequence[str]) -> None:
         self.commands.append(list(command))
-        if command[0] == self.fails_at:
+        if self.fails_at in command:
             raise subprocess.CalledProcessError(1, command)
 
     def _sleep(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine.put("ray-authority", AUTHORITY.text(), "SecureString")
     machine.put("head", "10.0.0.5", "String")
     machine.boot("node")
-    watchdog, ray, notices, end = machine.commands
+    watchdog, asks, ray, notices, end = machine.commands
     assert command_of(watchdog) == [
         "/opt/proteus/bin/python", "-m", "agileml.cluster.watchdog", "--shutdown", "--after=300",
         "--tls-head=10.0.0.5:6379", f"--authority={machine.place.authority}", "--head=10.0.0.5:6378",
@@ -102,13 +102,16 @@ def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
         "--labels=tier=transient,allocation=i-0abc,machine=i-0abc",
     ]  # fmt: skip
     assert command_of(notices)[-1] == "--address=10.0.0.5:6379"
+    assert "--wait" in asks and command_of(asks) == [
+        "/opt/proteus/bin/python", "-m", "agileml.aws.joins", "--address=10.0.0.5:6379"
+    ]  # fmt: skip
     assert end == ["shutdown", "-c"], "only now the machine may stay"
     assert machine.place.token.read_text() == TOKEN
     words = [word for line in machine.commands for word in line]
     assert not any(TOKEN in word or "PRIVATE" in word for word in words)
     assert f"--setenv=AWS_DEFAULT_REGION={REGION}" in ray, "where the stack's bucket is"
     variables = ("--setenv=RAY_AUTH_MODE=token", "--setenv=RAY_USE_TLS=1")
-    assert all(variable in line for variable in variables for line in (watchdog, ray, notices))
+    assert all(variable in line for variable in variables for line in (watchdog, asks, ray, notices))
 
 
 def test_what_runs_as_root_imports_nothing_that_the_users_code_has_written(tmp_path: Path) -> None:
@@ -266,6 +269,22 @@ def test_reliable_by_its_life_cycle(moto_url: str, metadata: Stub, tmp_path: Pat
     machine.put("head", "10.0.0.5", "String")
     machine.boot("node")
     assert any("--labels=tier=reliable,allocation=i-0abc,machine=i-0abc" in line for line in machine.commands)
+
+
+def test_a_machine_that_its_head_does_not_let_join_ends(
+    moto_url: str, metadata: Stub, tmp_path: Path
+) -> None:
+    """As one with another version of Ray: the shutdown that the user data set is not taken back."""
+    machine = Machine(moto_url, metadata, tmp_path, "boot-refused", "spot")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
+    machine.put("head", "10.0.0.5", "String")
+    machine.fails_at = "--unit=proteus-joins"
+    with pytest.raises(subprocess.CalledProcessError):
+        machine.boot("node")
+    said = [" ".join(command) for command in machine.commands]
+    assert "proteus-watchdog" in said[0], "it ends with its head all the same"
+    assert not any("ray start" in line or line == "shutdown -c" for line in said)
 
 
 def test_a_machine_that_cannot_join_ends(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
