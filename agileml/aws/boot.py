@@ -128,6 +128,22 @@ def identity(metadata: Metadata) -> InstanceIdentity:
     return InstanceIdentity(found[0], found[1], found[2] == "spot")
 
 
+def first_identity(
+    metadata: Metadata, sleep: Callable[[float], None], limit_s: float = TRY_S
+) -> InstanceIdentity:
+    """This instance as soon as its metadata service answers, which may be late on one that has just started. Raises
+    OSError after `limit_s`."""
+    waited_s = 0.0
+    while True:
+        try:
+            return identity(metadata)
+        except OSError:
+            if waited_s >= limit_s:
+                raise
+        sleep(TRY_EVERY_S)
+        waited_s += TRY_EVERY_S
+
+
 def head_command(here: Installation, me: InstanceIdentity) -> list[str]:
     """Ray's head: dashboard and job port on loopback, the rest inside the security group. It does no work."""
     return [
@@ -292,7 +308,7 @@ def boot(
 
     Raises CloudError, AuthorityError, OSError, CalledProcessError: the set shutdown stays then.
     """
-    me = identity(metadata)
+    me = first_identity(metadata, sleep)
     if user is not None:
         _add(user, here.home, run)
     token = parameter(aws, names.token, sleep)

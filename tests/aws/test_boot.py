@@ -18,7 +18,7 @@ import pytest
 from cryptography import x509
 from ray._private.utils import check_version_info
 
-from agileml.aws.boot import Installation, boot, service, watchdog_command
+from agileml.aws.boot import PATIENCE, Installation, boot, service, watchdog_command
 from agileml.aws.metadata_guard import ADDRESS, commands, reaches
 from agileml.aws.preemption import watch
 from bidbrain.aws.limits import Limits
@@ -35,6 +35,7 @@ from tests.aws.stack_rig import plain_aws
 pytestmark = pytest.mark.aws
 
 TOKEN = "0123456789abcdef" * 4
+LOCAL = "/latest/meta-data/local-ipv4"
 BUCKET = "proteus-boot-123456789012-us-east-1"
 AUTHORITY = Authority.made("demo", time.time())
 
@@ -46,10 +47,7 @@ class Machine:
         self._aws = plain_aws(url)
         self._names = Names(stack, REGION, bucket=BUCKET)
         self._metadata = Metadata(f"http://127.0.0.1:{stub.server_port}")
-        stub.values |= {
-            "/latest/meta-data/local-ipv4": "10.0.0.9",
-            "/latest/meta-data/instance-life-cycle": life,
-        }
+        stub.values |= {LOCAL: "10.0.0.9", "/latest/meta-data/instance-life-cycle": life}
         self.place = Installation("/opt/proteus/bin/python", folder / "home")
         self.commands: list[list[str]] = []
         self.slept_s = 0.0
@@ -271,6 +269,19 @@ def test_reliable_by_its_life_cycle(moto_url: str, metadata: Stub, tmp_path: Pat
     assert any("--labels=tier=reliable,allocation=i-0abc,machine=i-0abc" in line for line in machine.commands)
 
 
+def test_a_machine_waits_for_its_metadata_service(
+    moto_url: str, metadata: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(moto_url, metadata, tmp_path, "boot-late", "spot")
+    machine.put("ray-token", TOKEN, "SecureString")
+    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
+    machine.put("head", "10.0.0.5", "String")
+    there = {LOCAL: metadata.values.pop(LOCAL)}
+    monkeypatch.setattr(machine, "_sleep", lambda seconds: metadata.values.update(there))
+    machine.boot("node")
+    assert machine.commands[-1] == ["shutdown", "-c"]
+
+
 def test_a_machine_that_its_head_does_not_let_join_ends(
     moto_url: str, metadata: Stub, tmp_path: Path
 ) -> None:
@@ -316,6 +327,8 @@ def run_user_data(tmp_path: Path, venv: str = "exit 0") -> list[str]:
     log = tmp_path / "log"
     for name in ("shutdown", "aws", "dnf"):
         (tools / name).write_text(f'#!/bin/bash\necho "{name} $*" >> {log}\n[ {name} != aws ]\n')
+    with (tools / "aws").open("a") as stand_in:
+        stand_in.write(f"env | grep ^AWS_METADATA | sort > {tmp_path / 'patience'}\nexit 1\n")
     (tools / "python3.12").write_text(f"#!/bin/bash\n{venv}\n")
     for tool in tools.iterdir():
         tool.chmod(0o755)
@@ -339,6 +352,8 @@ def test_the_user_data_ends_the_machine_when_a_line_fails(tmp_path: Path) -> Non
     """A failing install leaves the shutdown set."""
     said = run_user_data(tmp_path)
     assert said[0].startswith("shutdown -h +30") and said[1].startswith("aws s3 cp") and len(said) == 2
+    patience = dict(line.split("=") for line in (tmp_path / "patience").read_text().splitlines())
+    assert patience == PATIENCE, "the download asks as long for its credentials as what runs later"
 
 
 @pytest.mark.parametrize(

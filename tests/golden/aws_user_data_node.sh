@@ -4,6 +4,8 @@ role=node stack=demo region=us-east-1 bucket=proteus-demo-123456789012-us-east-1
 digest=abcdef0123456789 package=s3://proteus-demo-123456789012-us-east-1/proteus/demo/package/abcdef0123456789
 set -euo pipefail
 export AWS_DEFAULT_REGION=$region HOME=/root
+# For the role's credentials AWS' tools ask a machine that has just started once, for a second.
+export AWS_METADATA_SERVICE_TIMEOUT=5 AWS_METADATA_SERVICE_NUM_ATTEMPTS=4
 shutdown -h +30 "proteus: this machine was not ready in time"
 if [ $role = node ]; then  # one that boots again would run nothing of the job, not even its watchdog
   cloud=/var/lib/cloud
