@@ -184,7 +184,7 @@ class Setting:
     @cached_property
     def _known_from_prices(self) -> Known:
         on_demand = {listing.market: listing.on_demand for listing in self.listings}
-        return known_from_prices(self.history.steps, on_demand, self.train)
+        return known_from_prices(self.history, on_demand, self.train)
 
     def vcpus_per_machine(self, market: Market) -> int:
         """vCPUs of one machine of a market; of a reliable one where it is not listed."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from bidbrain.history.availability import Trace
-from bidbrain.history.prices import Market, Steps
+from bidbrain.history.prices import NEVER_S, History, Ints, Market, Steps
 from bidbrain.instants import Interval
 from bidbrain.money import HOUR_S
 from bidbrain.risk.bands import packaged_bands
@@ -61,19 +63,36 @@ def _regime_of(pool: Trace, until_s: int, usual: float, correlation: float) -> R
     return regime
 
 
-def known_from_prices(
-    steps: Mapping[Market, Steps], on_demand: Mapping[Market, int], window: Interval
-) -> Known:
-    """From the prices of a window: a machine is held while the price is at or below on-demand, and lost above it."""
-    sums = {market: _cell_of_prices(steps[market], on_demand[market], window) for market in steps}
+def known_from_prices(history: History, on_demand: Mapping[Market, int], window: Interval) -> Known:
+    """From the prices of a window: a machine is held while the price is at or below on-demand, and lost above it.
+
+    Holes of the recording are left out: nobody knows what a machine would have seen there.
+    """
+    pieces = history.usable(window)
+    sums = {
+        market: _cell_of_prices(steps, on_demand[market], pieces, window.end_s)
+        for market, steps in history.steps.items()
+    }
     return Known(window.end_s, sums)
 
 
-def _cell_of_prices(steps: Steps, on_demand: int, window: Interval) -> Cell:
+def _cell_of_prices(steps: Steps, on_demand: int, pieces: Sequence[Interval], until_s: int) -> Cell:
     below = steps.prices <= on_demand
-    weight = 0.5 ** ((window.end_s - steps.times) / HOUR_S / HALF_LIFE_H)
-    inside = (steps.times >= window.start_s) & (steps.times < window.end_s)
-    crossed = np.append(False, below[:-1] & ~below[1:]) & inside
-    hours = steps.seconds_by_step(window) / HOUR_S
-    lost_machines = float(np.minimum(weight, 1.0) @ crossed)
-    return Cell(float(np.minimum(weight, 1.0) @ (hours * below)), lost_machines, lost_machines)
+    ends = np.append(steps.times[1:], NEVER_S)
+    crossed = np.append(False, below[:-1] & ~below[1:])
+    node_h = lost_machines = 0.0
+    for piece in pieces:
+        since, until = (
+            _weight(np.clip(at, piece.start_s, piece.end_s), until_s) for at in (steps.times, ends)
+        )
+        # A count fades from the hour it was made in, so a price that stays for weeks is no count of its first day.
+        node_h += float((until - since) @ below) * HALF_LIFE_H / math.log(2)
+        inside = (steps.times > piece.start_s) & (steps.times < piece.end_s)
+        lost_machines += float(_weight(steps.times[inside], until_s) @ crossed[inside])
+    return Cell(node_h, lost_machines, lost_machines)
+
+
+def _weight(at_s: Ints, until_s: int) -> npt.NDArray[np.float64]:
+    """The weight of a count of these instants as of `until_s`."""
+    weight: npt.NDArray[np.float64] = 0.5 ** ((until_s - at_s) / HOUR_S / HALF_LIFE_H)
+    return weight
