@@ -105,7 +105,7 @@ def plot_cost_against_runtime(results: Sequence[Result], path: Path) -> Path:
         for result in results:
             if result.job_hours != length or not result.finished:
                 continue
-            costs, times = list(result.costs().values()), list(result.runtimes().values())
+            costs, times = result.costs(), result.runtimes()
             colour = scheme_colour(result.scheme)
             axis.scatter(times, costs, s=5, color=colour, alpha=0.18, linewidths=0)
             axis.scatter(

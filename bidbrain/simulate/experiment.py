@@ -46,13 +46,21 @@ class Result:
     def finished(self) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.finished)
 
-    def costs(self) -> dict[int, float]:
-        """{start: cost relative to all on-demand} of the finished jobs."""
-        return {o.start_s: o.micro_usd / self.baseline_micro_usd for o in self.finished}
+    def cost(self, outcome: Outcome) -> float:
+        """Of one job, relative to all on-demand."""
+        return outcome.micro_usd / self.baseline_micro_usd
 
-    def runtimes(self) -> dict[int, float]:
-        """{start: runtime relative to all on-demand} of the finished jobs."""
-        return {o.start_s: (o.end_s - o.start_s) / (self.job_hours * HOUR_S) for o in self.finished}
+    def runtime(self, outcome: Outcome) -> float:
+        """Of one job, relative to all on-demand."""
+        return (outcome.end_s - outcome.start_s) / (self.job_hours * HOUR_S)
+
+    def costs(self) -> list[float]:
+        """Of the finished jobs. Several may have one start: in a short recording there are few."""
+        return [self.cost(outcome) for outcome in self.finished]
+
+    def runtimes(self) -> list[float]:
+        """Of the finished jobs."""
+        return [self.runtime(outcome) for outcome in self.finished]
 
 
 @dataclass(frozen=True)
@@ -235,11 +243,9 @@ def _is_yardstick(scheme: str) -> bool:
 
 def summarise(result: Result, seed: int) -> Row:
     """One line of the table."""
-    costs, runtimes = result.costs(), result.runtimes()
-    values = np.array(list(costs.values()))
-    cost = bootstrap_mean(values, np.array(list(costs), np.int64), seed)
-    times = np.array(list(runtimes.values()))
     done = result.finished
+    values, times = np.array(result.costs()), np.array(result.runtimes())
+    cost = bootstrap_mean(values, np.array([o.start_s for o in done], np.int64), seed)
     return Row(
         result.scheme,
         result.job_hours,
@@ -271,15 +277,15 @@ def compare(results: Sequence[Result], seed: int) -> list[Pair]:
         for other in results[:i]:
             if one.job_hours != other.job_hours:
                 continue
-            costs, other_costs = one.costs(), other.costs()
-            both = [start for start in costs if start in other_costs]
+            theirs = {outcome.start_s: outcome for outcome in other.finished}
+            both = [(mine, theirs[mine.start_s]) for mine in one.finished if mine.start_s in theirs]
             if not both:
                 continue
-            starts = np.array(both, np.int64)
-            cost = bootstrap_mean(np.array([costs[s] - other_costs[s] for s in both]), starts, seed)
-            times, other_times = one.runtimes(), other.runtimes()
-            runtime = bootstrap_mean(np.array([times[s] - other_times[s] for s in both]), starts, seed)
-            base = float(np.mean([other_costs[s] for s in both]))
+            starts = np.array([mine.start_s for mine, _ in both], np.int64)
+            costs = np.array([one.cost(mine) - other.cost(their) for mine, their in both])
+            times = np.array([one.runtime(mine) - other.runtime(their) for mine, their in both])
+            cost, runtime = (bootstrap_mean(values, starts, seed) for values in (costs, times))
+            base = float(np.mean([other.cost(their) for _, their in both]))
             pairs.append(
                 Pair(
                     *(one.scheme, other.scheme, one.job_hours, len(both)),

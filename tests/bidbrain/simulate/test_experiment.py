@@ -81,6 +81,16 @@ def test_unfinished_jobs_are_counted_and_left_out_of_the_means() -> None:
     assert as_json([nothing])[0]["cost"] is None
 
 
+def test_jobs_with_one_start_each_count_in_every_figure() -> None:
+    """A short recording has fewer instants than jobs."""
+    often = Outcome(300, 3900, True, 500, 0, 0, 10, 0)
+    once = Outcome(DAY, DAY + 7200, True, 900, 4, 5, 10, 0)
+    results = [Result(name, 1.0, (often, often, often, once), 1000.0) for name in ("elastic", "spot_2026")]
+    row = summarise(results[0], 0)
+    assert (row.cost, row.runtime, row.evictions_per_job, row.jobs) == (0.6, 1.25, 1.0, 4)
+    assert compare(results, 0)[0].jobs == 4
+
+
 def experiment(turbulent, schemes: tuple[str, ...], count: int = 30) -> Experiment:
     setting = make_setting(turbulent, Workload(hours=2.0))
     return Experiment(setting, schemes, (2.0, 3.0), (EVALUATE,), Starts(count, 5))
