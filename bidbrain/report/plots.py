@@ -134,7 +134,8 @@ def plot_sweep(key: str, values: Sequence[float], tables: Sequence[Sequence[Row]
     lines = {(row.scheme, row.job_hours): None for rows in tables for row in rows}
     many = len({hours for _, hours in lines}) > 1 and key != "job_hours"
     keys = list(lines) if key != "job_hours" else list({(scheme, None): None for scheme, _ in lines})
-    for number, (scheme, hours) in enumerate(keys):
+    lengths = list(dict.fromkeys(hours for _, hours in keys))
+    for scheme, hours in keys:
         own = [
             (value, row)
             for value, rows in zip(values, tables, strict=True)
@@ -143,7 +144,8 @@ def plot_sweep(key: str, values: Sequence[float], tables: Sequence[Sequence[Row]
         ]
         at = [value for value, _ in own]
         name = label(scheme) + (f", {hours:g} h" if many and hours is not None else "")
-        colour, style = scheme_colour(scheme), ("-", "--", ":", "-.")[number // max(1, len(keys)) % 4]
+        # A scheme has one colour, each length of its jobs a style.
+        colour, style = scheme_colour(scheme), ("-", "--", ":", "-.")[lengths.index(hours) % 4]
         cost.plot(at, [row.cost for _, row in own], marker="o", ms=4, color=colour, ls=style, label=name)
         cost.fill_between(
             at, [r.cost_low for _, r in own], [r.cost_high for _, r in own], color=colour, alpha=0.12
