@@ -96,7 +96,8 @@ class Scheme:
 def young(setting: Setting) -> Engine:
     """Checkpoints at Young's interval sqrt(2 x seconds per checkpoint x MTTF) (thesis, section 4.5.2).
 
-    A checkpoint takes 17% of 12 minutes. MTTF is that of a bid at the on-demand price, over the training window.
+    A checkpoint takes 17% of 12 minutes, and the interval lies between the end of one and the next. MTTF is that of a
+    bid at the on-demand price, over the training window.
     """
     usual = Engine.checkpointing(setting.job.engine.boot_s)
     write_s = usual.overhead * usual.checkpoint_s
@@ -108,7 +109,8 @@ def young(setting: Setting) -> Engine:
     if not finite:
         return usual
     interval_s = max(math.ceil(write_s), round(math.sqrt(2 * write_s * sum(finite) / len(finite))))
-    return replace(usual, overhead=write_s / (interval_s + write_s), checkpoint_s=interval_s)
+    every_s = interval_s + round(write_s)
+    return replace(usual, overhead=write_s / every_s, checkpoint_s=every_s)
 
 
 EXPECTED_COST = Scheme("expected_cost", ExpectedCost, Training.AGILEML, reliable=True, elastic=True)

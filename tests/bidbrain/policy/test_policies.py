@@ -1,5 +1,6 @@
 """Decisions and their reasons, on views made by hand; the registry; a user's own policy."""
 
+import math
 from dataclasses import replace
 from itertools import chain
 from types import NoneType
@@ -27,7 +28,7 @@ from bidbrain.policy.proteus import Proteus
 from bidbrain.policy.registry import SCHEMES, UnknownSchemeError, find_scheme, young
 from bidbrain.policy.renewal import Renewal
 from bidbrain.policy.standard import OnDemand, Standard
-from bidbrain.risk.eviction import Outlook
+from bidbrain.risk.eviction import Outlook, mean_time_to_eviction_s
 from bidbrain.simulate.simulator import simulate
 from tests.bidbrain.makers import EVALUATE, HOUR, history_of, make_setting
 
@@ -145,6 +146,18 @@ def test_youngs_interval_is_longer_where_evictions_are_rarer(setting) -> None:
     engine = young(setting)
     assert engine.checkpoint_s > 720
     assert engine.overhead < 0.17
+
+
+def test_between_two_of_youngs_checkpoints_the_job_computes_for_his_interval(setting) -> None:
+    """A checkpoint comes, and work falls back to it, once for each time that one is written."""
+    engine, write_s = young(setting), 0.17 * 720
+    assert engine.checkpoint_s * engine.overhead == pytest.approx(write_s)
+    times = [
+        mean_time_to_eviction_s(setting.history, each.market, each.on_demand, setting.train)
+        for each in setting.listings
+    ]
+    interval_s = math.sqrt(2 * write_s * sum(times) / len(times))
+    assert engine.checkpoint_s * (1 - engine.overhead) == pytest.approx(interval_s, abs=1)
 
 
 def test_unknown_schemes_say_what_there_is() -> None:
