@@ -228,9 +228,12 @@ def _title(experiment: Experiment) -> str:
 def say_unfinished(rows: Sequence[Row], console: Console) -> None:
     for row in rows:
         if row.unfinished:
+            when = "before the history does"
+            if row.is_bound:
+                when = "within the time of the on-demand job: this cap leaves it no time for boots"
             console.print(
-                f"note: {row.scheme}, {row.job_hours:g} h: {row.unfinished} of {row.jobs} jobs could not end before"
-                " the history does; means are over the others",
+                f"note: {row.scheme}, {row.job_hours:g} h: {row.unfinished} of {row.jobs} jobs could not end {when};"
+                " means are over the others",
                 soft_wrap=True,
                 highlight=False,
                 markup=False,

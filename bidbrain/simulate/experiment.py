@@ -40,7 +40,7 @@ class Result:
     @property
     def is_bound(self) -> bool:
         """Whether it is the result of the linear program, which holds no machines and has no ledger."""
-        return self.scheme in (PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE)
+        return _is_bound(self.scheme)
 
     @property
     def finished(self) -> tuple[Outcome, ...]:
@@ -81,6 +81,11 @@ class Row:
     jobs: int
     yardstick: bool
     traffic: float = 0.0  # of the cost
+
+    @property
+    def is_bound(self) -> bool:
+        """See `Result.is_bound`."""
+        return _is_bound(self.scheme)
 
 
 @dataclass(frozen=True)
@@ -237,8 +242,12 @@ def _own_setting(scheme: Scheme, setting: Setting) -> Setting:
     return replace(own, reliable=Reliable(name, 0, *types[name]))
 
 
+def _is_bound(scheme: str) -> bool:
+    return scheme in (PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE)
+
+
 def _is_yardstick(scheme: str) -> bool:
-    return scheme in (PAID_HOURS_BOUND, PAID_HOURS_SCHEDULE) or find_scheme(scheme).yardstick
+    return _is_bound(scheme) or find_scheme(scheme).yardstick
 
 
 def summarise(result: Result, seed: int) -> Row:

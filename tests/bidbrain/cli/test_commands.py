@@ -11,12 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from rich.console import Console
 
 from agileml.cli import main
-from bidbrain.cli.run import LONG_S, doing
+from bidbrain.cli.run import LONG_S, doing, say_unfinished
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.policy.base import Decision, MarketView, RequestOnDemand
 from bidbrain.setting import Setting
+from bidbrain.simulate.experiment import Result, summarise
+from bidbrain.simulate.simulator import Outcome
 
 ROOT = Path(__file__).resolve().parents[3]
 WINDOWS = ["--train", "2016-03-01/2016-03-20", "--evaluate", "2016-03-20/2016-04-04"]
@@ -137,6 +140,18 @@ def test_a_sweep_that_ends_early_leaves_the_points_that_are_done(
     assert code == 2 and "no more" in error
     (point,) = json.loads((tmp_path / "sweep_boot_s.json").read_text())
     assert point["boot_s"] == 60.0 and point["table"][0]["cost"] > 0
+
+
+def test_a_bound_that_the_cap_leaves_no_time_for_says_so(capsys) -> None:
+    """It ends within the time of the on-demand job, which loses none to boots."""
+    never = (Outcome(0, 9, False, 0, 0, 0, 0, 0),)
+    rows = [summarise(Result(name, 1.0, never, 1.0), 0) for name in ("paid_hours_bound", "proteus")]
+    say_unfinished(rows, Console(width=200))
+    bound, policy = capsys.readouterr().out.splitlines()
+    assert (
+        "1 of 1 jobs could not end within the time of the on-demand job: this cap leaves it no time" in bound
+    )
+    assert "1 of 1 jobs could not end before the history does" in policy
 
 
 def test_results_have_a_folder_before_they_are_worked_for(capsys, history: Path, tmp_path: Path) -> None:
