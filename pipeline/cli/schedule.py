@@ -82,9 +82,10 @@ def _simulated(made: Schedule, forward_s: list[float], backward_s: list[float]) 
     timeline = simulate(
         made, [StageCost(f, b, weights_s=b / 2) for f, b in zip(forward_s, backward_s, strict=True)]
     )
+    over = "with start and drain" if timeline.long_run_seconds() is None else "in the long run"
     print(
         f"simulated without communication: {timeline.makespan_s:g} s, {timeline.seconds_per_minibatch():g} s per "
-        f"minibatch in the long run, idle {timeline.bubble():.1%}"
+        f"minibatch {over}, idle {timeline.bubble():.1%}"
     )
     return timeline
 

@@ -160,17 +160,22 @@ class Timeline:
                 done[span.action.minibatch - 1] = span.end_s
         return done
 
-    def seconds_per_minibatch(self) -> float:
-        """The long-run pace: over the middle of the first epoch, between start-up and drain, over a whole turn of
-        all stages; of the whole run where it is too short for that."""
+    def long_run_seconds(self) -> float | None:
+        """Of a minibatch over the middle of the first epoch, between start-up and drain, over a whole turn of all
+        stages. None: the run is too short for that, or empties again and again by its policy."""
         done = self.finished_s()
         last = self.schedule.drains[0] - self.schedule.in_flight[0] * self.schedule.replicas[0]
         turn = whole_turn(self.schedule.replicas, self.schedule.group)
         first = last // 2
         count = (last - first) // turn * turn
         if first < 1 or count < 1 or self.schedule.policy is not Policy.ONE_F_ONE_B:
-            return self.makespan_s / self.schedule.minibatches
+            return None
         return (done[last - 1] - done[last - 1 - count]) / count
+
+    def seconds_per_minibatch(self) -> float:
+        """The long-run pace; that of the whole run where it does not show that."""
+        pace_s = self.long_run_seconds()
+        return self.makespan_s / self.schedule.minibatches if pace_s is None else pace_s
 
     def bubble(self) -> float:
         """Share of the workers' time, from start to end, in which they do not compute."""

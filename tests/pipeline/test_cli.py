@@ -116,6 +116,14 @@ def test_schedule_prints_checks_and_draws(tmp_path: Path, capsys) -> None:
     assert run("schedule", "--replicas", "1-1", "--policy", "model-parallel") == 0
 
 
+def test_a_schedule_too_short_for_a_long_run_says_so(capsys) -> None:
+    """Twelve minibatches of 1-4-1 show no turn between start and drain: 4.75 s each, of which 3.75 stay."""
+    assert run("schedule", "--replicas", "1-4-1") == 0
+    assert "4.75 s per minibatch with start and drain" in capsys.readouterr().out
+    assert run("schedule", "--replicas", "1-4-1", "--minibatches", 60) == 0
+    assert "3.75 s per minibatch in the long run" in capsys.readouterr().out
+
+
 def test_profile_measures_and_writes(tmp_path: Path, capsys) -> None:
     (tmp_path / "small_model.py").write_text(MODEL)
     out = tmp_path / "out.json"
