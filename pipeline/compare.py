@@ -14,11 +14,11 @@ from pipeline.schedule.actions import Schedule
 from pipeline.schedule.policies import (
     full_rate_in_flight,
     gpipe,
+    long_enough,
     model_parallel,
     noam,
     one_f_one_b,
     stage_limits,
-    whole_turn,
 )
 from pipeline.schedule.timing import Network, Timeline, simulate_plan
 from pipeline.topology.levels import Topology, parse_topology
@@ -67,8 +67,7 @@ def plan_schedule(plan: Plan, minibatches: int, in_flight: int, network: Network
 
 def simulate_long(plan: Plan, in_flight: int, network: Network | None = None) -> Timeline:
     """The plan's own schedule, long enough to show its long-run pace."""
-    replicas = [stage.replicas for stage in plan.stages]
-    minibatches = 12 * max(replicas) + 4 * in_flight * replicas[0] + 2 * whole_turn(replicas)
+    minibatches = long_enough([stage.replicas for stage in plan.stages], in_flight)
     return simulate_plan(plan, plan_schedule(plan, minibatches, in_flight, network), network)
 
 

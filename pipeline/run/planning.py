@@ -15,7 +15,7 @@ from pipeline.profile.layers import Profile
 from pipeline.run.config import Mode, RunError
 from pipeline.run.job import Job, StageShape
 from pipeline.schedule.actions import Kind
-from pipeline.schedule.policies import flush, one_f_one_b
+from pipeline.schedule.policies import flush, long_enough, noam, one_f_one_b
 from pipeline.schedule.timing import Network, StageCost, simulate
 from pipeline.stages.cut import balanced_ends
 from pipeline.stages.measure import layer_bytes, measured_profile
@@ -177,7 +177,7 @@ def predicted_s(job: Job, profile: Profile, shape: StageShape) -> float:
         zero = Kind.WEIGHTS in job.schedule(shape).schedule.kinds(1)
         one = flush(shape.replicas, config.parts, config.parts, zero_bubble=zero, in_flight=config.in_flight)
         return simulate(one, costs, network).makespan_s
-    many = 8 * max(shape.replicas) + 6 * sum(shape.replicas)
+    many = long_enough(shape.replicas, config.in_flight or noam(shape.replicas))
     return simulate(
         one_f_one_b(shape.replicas, many, in_flight=config.in_flight), costs, network
     ).seconds_per_minibatch()

@@ -50,6 +50,11 @@ def whole_turn(replicas: Sequence[int], group: int = 1) -> int:
     return -(-LONGEST_TURN // rounds) * rounds
 
 
+def long_enough(replicas: Sequence[int], in_flight: int) -> int:
+    """Minibatches of a schedule with so many in flight per input replica that show its long-run pace."""
+    return 12 * max(replicas) + 4 * in_flight * replicas[0] + 2 * whole_turn(replicas)
+
+
 def one_f_one_b(
     replicas: Sequence[int],
     minibatches: int,

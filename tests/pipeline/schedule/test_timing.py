@@ -13,6 +13,7 @@ from pipeline.schedule.policies import (
     flush,
     full_rate_in_flight,
     gpipe,
+    long_enough,
     model_parallel,
     noam,
     one_f_one_b,
@@ -59,6 +60,17 @@ def test_inner_replicated_stages_need_more_than_noam() -> None:
     assert full_rate_in_flight(replicas) == 9
     more = simulate(one_f_one_b(replicas, 400, in_flight=9), balanced(replicas))
     assert 3 / more.seconds_per_minibatch() >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_flight"), [([2, 2], 24), ([1, 1], 20), ([3, 4, 5], 5), ([1, 4, 1], 9)]
+)
+def test_a_run_that_is_long_enough_has_no_start_up_in_its_pace(replicas: list[int], in_flight: int) -> None:
+    schedule = one_f_one_b(replicas, long_enough(replicas, in_flight), in_flight=in_flight)
+    pace = simulate(schedule, balanced(replicas)).long_run_seconds()
+    longer = one_f_one_b(replicas, 2 * schedule.minibatches, in_flight=in_flight)
+    assert pace is not None
+    assert pace == pytest.approx(simulate(longer, balanced(replicas)).seconds_per_minibatch(), rel=0.01)
 
 
 @given(
