@@ -115,9 +115,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     (out / PLAN).write_text(yaml.safe_dump({"clocks": clocks, "plan": events}, sort_keys=False))
-    if config.checkpoint is not None:  # apart from the checkpoints of a real run
-        saves = config.checkpoint.model_copy(update={"path": str((out / CHECKPOINTS).resolve())})
-        config = config.changed(checkpoint=saves.model_dump())
+    config = disturbed(config, out)
     mark = secrets.token_hex(8)
     try:
         with environment(marked(mark, MARK)):
@@ -131,17 +129,7 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     same_bits = loss_off = None
     has_log = is_logged(config) and config.deterministic
     if config.consistency.kind == "bsp" or has_log:  # otherwise what is read depends on the machines' speeds
-        log = out / RUN if has_log else None
-        reference = run(
-            config,
-            name="chaos",
-            sequential=True,
-            replay=log,
-            clocks=clocks,
-            plan=[],
-            out=str(out / SEQUENTIAL),
-        )
-        whole(reference, clocks)
+        reference = reference_of(config, clocks, out, out / RUN if has_log else None)
         if config.deterministic:
             same_bits = reference.summary["params_sha256"] == result.summary["params_sha256"]
         else:
@@ -149,6 +137,21 @@ def run_chaos(config: JobConfig, seed: int, faults: int, out: Path) -> ChaosResu
     fired = _fired(result, plan)
     redone = result.summary["clocks_redone"]
     return ChaosResult(seed, faults, fired, redone, same_bits, left_behind(mark), loss_off)
+
+
+def disturbed(config: JobConfig, out: Path) -> JobConfig:
+    """The job that faults strike: it goes on to its last clock, with checkpoints apart from those of a real run."""
+    config = config.changed(early_stopping=None)
+    if config.checkpoint is None:
+        return config
+    saves = config.checkpoint.model_copy(update={"path": str((out / CHECKPOINTS).resolve())})
+    return config.changed(checkpoint=saves.model_dump())
+
+
+def reference_of(config: JobConfig, clocks: int, out: Path, log: Path | None) -> Result:
+    """The same job without faults, in one process, which has no machines to profile. log: the run that it repeats."""
+    alone = config.changed(clocks=clocks, plan=[], profile=False, out=str(out / SEQUENTIAL))
+    return whole(run(alone, name="chaos", sequential=True, replay=log), clocks)
 
 
 def whole(result: Result, clocks: int) -> Result:

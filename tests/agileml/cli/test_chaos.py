@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from agileml.cli import main
-from agileml.cli.chaos import MARK, LossOff, chaos_folder, left_behind, whole
+from agileml.cli.chaos import MARK, LossOff, chaos_folder, disturbed, left_behind, reference_of, whole
 from agileml.cluster.owned_folder import orphans
 from agileml.cluster.ray_startup import environment
 from agileml.cluster.watchdog import marked
+from agileml.config.job import from_values
 from agileml.errors import RunError
 from agileml.session import Result
 
@@ -99,6 +100,19 @@ def test_nothing_of_another_chaos_run_is_overwritten(
     said = refused([str(tmp_path / "job.yaml"), "--out", str(out)], capsys)
     assert f"{out} holds another chaos run (found {held})" in said
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [(held, "mine")]
+
+
+def test_early_stopping_does_not_end_a_job_before_its_faults(tmp_path: Path) -> None:
+    own = {"early_stopping": {"metric": "test_loss"}, "checkpoint": {"path": "mine", "keep": 5}}
+    job = disturbed(from_values({**MLR, "clocks": 20, **own}), tmp_path)
+    assert job.early_stopping is None
+    assert job.checkpoint is not None
+    assert (job.checkpoint.path, job.checkpoint.keep) == (str(tmp_path / "checkpoints"), 5)
+
+
+def test_a_job_with_a_profile_has_a_reference(tmp_path: Path) -> None:
+    config = from_values({**MLR, "clocks": 20, "profile": True})
+    assert reference_of(config, 2, tmp_path, None).summary["clocks"] == 2
 
 
 def test_a_process_whose_folder_is_gone_is_found(tmp_path: Path) -> None:
