@@ -1,4 +1,4 @@
-"""Every Python and shell snippet of the front page, the quickstart and the guides is run by a test, or is named here
+"""Every Python and shell snippet of the front page, the quickstart, the guides and the pages of keys and events is run by a test, or is named here
 with the reason why not."""
 
 import re
@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import agileml
 from agileml.application import Settings
 from agileml.apps.documents import load_documents
 from agileml.cli import main
+from agileml.events.run import ClockDone
+from agileml.runs.event_log import EventLog
 from pipeline.profile.layers import chain, write
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
-    ROOT / "docs" / "quickstart.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "configuration", "events")),
     *sorted((ROOT / "docs" / "guides").glob("*.md")),
 ]
 SNIPPET = re.compile(r"^```(python|bash|sh|console)\n(.*?)^```$", re.M | re.S)
@@ -36,6 +39,8 @@ RUN = {
     "quickstart 2": HERE,
     "quickstart 3": HERE,
     "quickstart 4": "tests/agileml/runs/test_folder.py",
+    "configuration 1": HERE,
+    "events 1": HERE,
     "applications 1": GUIDE,
     "applications 2": GUIDE,
     "applications 3": GUIDE,
@@ -114,6 +119,16 @@ def executed(name: str, **names: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"__name__": "page", **names}
     exec(SNIPPETS[name], known)
     return known
+
+
+def test_a_config_and_a_log_are_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "configs").symlink_to(ROOT / "configs")
+    assert executed("configuration 1")["config"].clocks == 200
+    assert "clocks: 200" in capsys.readouterr().out
+    (folder / "runs" / "demo").mkdir(parents=True)
+    with closing(EventLog(Path("runs/demo/events.jsonl"))) as log:
+        log.write(ClockDone(1, 0.5, 64, None))
+    assert executed("events 1")["losses"] == [0.5]
 
 
 @pytest.mark.slow
