@@ -7,11 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from agileml.cli import app
@@ -41,6 +42,21 @@ def objects(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == code, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def commands_with(option: str) -> set[str]:
+    def below(command: Any, names: tuple[str, ...]) -> Iterator[str]:
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from below(inner, (*names, name))
+        if any(option in parameter.opts for parameter in command.params):
+            yield " ".join(names)
+
+    return set(below(typer.main.get_command(app), ()))
+
+
+def test_the_page_names_each_command_with_json() -> None:
+    rows = {re.match(r"[a-z]+( [a-z]+)?", row)[0] for row in documented()}  # type: ignore[index]
+    assert commands_with("--json") == rows | {"checkpoint show", "aws plan", "aws status"}
 
 
 @pytest.fixture
