@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agileml.events.schema import KINDS
 from tests.house.floors import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +154,12 @@ def test_the_python_on_a_page_imports_what_exists(page: Path) -> None:
                     f"{node.module}.{alias.name}" for alias in node.names if not hasattr(module, alias.name)
                 ]
     assert not wrong
+
+
+@each_page
+def test_events_exist(page: Path) -> None:
+    named = re.findall(r"\bevents? `([a-z_]+)`", page.read_text())
+    assert [name for name in named if name not in KINDS] == []
 
 
 def test_each_dependency_has_its_reason() -> None:

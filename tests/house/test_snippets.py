@@ -1,5 +1,5 @@
-"""Every Python and shell snippet of the front page, the quickstart, the guides and the pages of keys and events is run by a test, or is named here
-with the reason why not."""
+"""Every Python and shell snippet of the front page, the quickstart, the guides, and the pages of keys and events is run
+by a test, or is named here with the reason why not."""
 
 import re
 import shlex
