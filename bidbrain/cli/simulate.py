@@ -16,6 +16,9 @@ SPAN = "FROM/TO"
 def simulate(
     config: Path | None = typer.Argument(None, help="configs/simulate_*.yaml; options override its keys."),
     history: list[Path] | None = typer.Option(None, help="Price history: a file or folder; may be repeated."),
+    made: str | None = typer.Option(
+        None, help="Without a history: made prices, calm, turbulent or smooth, by --seed."
+    ),
     types: list[str] | None = typer.Option(None, help="Machine types, separated by commas (default: all)."),
     zones: list[str] | None = typer.Option(None, help="Zones (us-east-1a, or a), by commas (default: all)."),
     product: str | None = typer.Option(None, help="How the product's name begins, such as Linux."),
@@ -75,7 +78,7 @@ def simulate(
 def _with_options(config: Path | None, options: dict[str, Any], sweep: str | None, *, as_json: bool) -> None:
     """Simulate with the options of the command line, by their names, over a config."""
     from bidbrain.cli import common
-    from bidbrain.config import load_config
+    from bidbrain.config import ConfigError, load_config
 
     options |= {name: common.split(options[name]) for name in ("types", "zones", "schemes")}
     keyed = ("on_demand", "vcpus", "spot_shares", "traffic_usd_per_gb")
@@ -83,7 +86,10 @@ def _with_options(config: Path | None, options: dict[str, Any], sweep: str | Non
     options["job_hours"] = common.numbers(options["job_hours"], _flag("job_hours"))
     with common.user_errors():
         given = {key: value for key, value in options.items() if value not in (None, [], {})}
-        _run(load_config(config, given), sweep, as_json=as_json)
+        settings = load_config(config, given)
+        if "made" in given and settings.history:
+            raise ConfigError(f"--made: found {settings.made} with a history, expected one of them")
+        _run(settings, sweep, as_json=as_json)
 
 
 def _flag(name: str) -> str:
@@ -101,4 +107,6 @@ def _run(settings: SimulateConfig, sweep: str | None, *, as_json: bool) -> None:
     elif settings.history or settings.made:
         run_prices(settings, sweep, as_json=as_json)
     else:
-        raise ConfigError("no market is named: --history PATH (prices) or --availability PATH (pools)")
+        raise ConfigError(
+            "no market is named: --history PATH (prices), --made calm (made prices) or --availability PATH (pools)"
+        )
