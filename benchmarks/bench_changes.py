@@ -127,7 +127,7 @@ def main() -> None:
                 ran = rig.run(tiers, values, application, changes, waiting=JOINING)
                 for change in changes_of(ran, changes.asked):
                     found[change.kind].append(change)
-                fetched_mb.append(ran.bytes_sent["fetch"] / 1e6)
+                fetched_mb.append(ran.sent.by_kind()["fetch"] / 1e6)
             figures |= report(load, found, fetched_mb, link)
     if arguments.json:
         print(json.dumps(figures))

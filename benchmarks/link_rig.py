@@ -31,6 +31,7 @@ from agileml.application import Application
 from agileml.config.job import from_values
 from agileml.core.protocol.commands import Happened
 from agileml.core.protocol.inputs import NodeUp
+from agileml.driver.sent_bytes import SentBytes
 from agileml.events.run import ClockDone
 from agileml.events.schema import E
 from agileml.events.terms import Tier
@@ -56,7 +57,7 @@ class Ran:
     first_ends_s: list[float] = field(default_factory=list)  # when a clock ended, also those that ended again
     events: list[Happened] = field(default_factory=list)
     traffic: list[tuple[float, list[tuple[int, int]]]] = field(default_factory=list)
-    bytes_sent: dict[str, int] = field(default_factory=dict)
+    sent: SentBytes = field(default_factory=SentBytes)
 
     def seconds(self, first: int = WARM_UP, last: int | None = None) -> list[float]:
         """The length of clocks first .. last - 1."""
@@ -196,7 +197,7 @@ class Rig:
                     ends[happened.event.clock] = happened.at_s
                     ran.first_ends_s.append(happened.at_s)
             ran.ends_s = [ends[clock] for clock in sorted(ends)]
-            ran.bytes_sent = state.bytes_sent
+            ran.sent.add(state.bytes_sent)
             if state.halted is not None:
                 sys.exit(f"the engine stopped: {state.halted.reason}\n{state.halted.trace}")
             if state.finished is not None:

@@ -14,6 +14,7 @@ from agileml.driver.actor_group import ActorGroup
 from agileml.driver.best_model import BestModel
 from agileml.driver.failures import halt_error
 from agileml.driver.last_spans import complete
+from agileml.driver.sent_bytes import SentBytes
 from agileml.driver.startup import TOLD_TO_STOP, Startup, logs_folder
 from agileml.driver.stop_signal import StopSignal
 from agileml.driver.work_table import WorkTable
@@ -82,6 +83,7 @@ class RunLoop:
         self._spent_s: dict[
             str, tuple[float, ...]
         ] = {}  # by machine; of those that went since the last line too
+        self._sent = SentBytes()
         self._standstill = ""  # what the run is waiting for, if anything
         self._stop_signal = stop_signal
         self._startup = startup
@@ -144,6 +146,7 @@ class RunLoop:
             for machine, spans in state.spans:
                 self._trace.add(machine, spans)
             self._spent_s |= state.spent_s
+            self._sent.add(state.bytes_sent)
             for machine in state.released:
                 self._deadlines.pop(machine, None)
                 self._fleet.release(self._group.node_of(machine))
@@ -156,7 +159,7 @@ class RunLoop:
                 raise halt_error(state.halted, self._group.failures)
             if state.finished is not None:
                 self._complete_trace()
-                self._log_bytes(state)
+                self._log_bytes()
                 self._log_spent(state)
                 return state.finished
             if not state.stage:
@@ -277,15 +280,16 @@ class RunLoop:
         if time.monotonic() >= self._bytes_due_s:
             self._bytes_due_s = time.monotonic() + BYTES_S
             self._folder.events.write(Standing(**vars(snapshot)))
-            self._log_bytes(state)
+            self._log_bytes()
         if time.monotonic() >= self._spent_due_s:
             self._spent_due_s = time.monotonic() + SPENT_S
             self._log_spent(state)
 
-    def _log_bytes(self, state: HeadState) -> None:
-        self._folder.events.write(BytesSent(state.bytes_sent))
+    def _log_bytes(self) -> None:
+        by_kind = self._sent.by_kind()
+        self._folder.events.write(BytesSent(by_kind))
         if self._watcher is not None:
-            self._watcher.sent(sum(state.bytes_sent.values()))
+            self._watcher.sent(sum(by_kind.values()))
 
     def _log_spent(self, state: HeadState) -> None:
         spent = {

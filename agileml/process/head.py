@@ -51,7 +51,6 @@ from agileml.process.checkpoint_io import ManifestWriter, highest_epoch, resumed
 from agileml.process.measurement.tracing import Ping, Pong
 from agileml.process.record_store import RecordStore
 from agileml.process.run_transport import (
-    KINDS,
     Peers,
     Unread,
     Usage,
@@ -74,7 +73,8 @@ ForDriver = Happened | Released | Strike  # `state` repeats each until the drive
 class HeadState:
     """The state of the run, and in `pending` what the driver has not dealt with, from number `first` on.
 
-    `address`: this controller's. A machine that is gone is in `spent_s` one last time.
+    `address`: this controller's. A machine that is gone is in `bytes_sent` and `spent_s` one last time; one that a new
+    controller has not heard yet is in neither.
     """
 
     address: Address
@@ -85,7 +85,7 @@ class HeadState:
     stage: int
     reliable: int
     transient: int
-    bytes_sent: dict[str, int]
+    bytes_sent: dict[str, tuple[int, ...]]  # by machine, in the order of KINDS
     spent_s: dict[str, tuple[float, ...]]  # by machine, in the order of DOING
     worked: tuple[tuple[str, Worked], ...]  # by machine
     spans: tuple[tuple[str, Spans], ...]  # by machine; empty without a profile
@@ -154,7 +154,6 @@ class Head:
         self._usage: dict[str, Usage] = {}
         self._gone: deque[str] = deque(maxlen=GONE_REPEATED)
         self._to_drop: set[str] = set()  # from `_usage`, once `state` has returned it
-        self._bytes_before = (0,) * len(KINDS)  # sent by machines that were dropped
         self._worked: list[tuple[str, Worked]] = []
         self._spans: list[tuple[str, Spans]] = []
         self._finished: Finished | None = None
@@ -228,8 +227,7 @@ class Head:
             first, pending = self._outbox.pending()
             worked, self._worked = tuple(self._worked), []
             spans, self._spans = tuple(self._spans), []
-            sent = [self._bytes_before, *(usage.bytes_sent for usage in self._usage.values())]
-            total = [sum(column) for column in zip(*sent, strict=True)]
+            bytes_sent = {name: usage.bytes_sent for name, usage in self._usage.items()}
             spent_s = {name: usage.spent_s for name, usage in self._usage.items()}
             self._drop_gone()
             view = self._controller.view
@@ -243,7 +241,7 @@ class Head:
                 stage=view.stage if view else 0,
                 reliable=reliable,
                 transient=transient,
-                bytes_sent=dict(zip(KINDS, total, strict=True)),
+                bytes_sent=bytes_sent,
                 spent_s=spent_s,
                 worked=worked,
                 spans=spans,
@@ -260,11 +258,9 @@ class Head:
                 self._call(partial(self._handle, StepsWritten(event.partition, event.timeline, steps)))
 
     def _drop_gone(self) -> None:
-        """Forget the figures of machines that are gone, once `state` has returned them; their bytes still count."""
+        """Forget the figures of machines that are gone, once `state` has returned them."""
         for name in self._to_drop:
-            if (usage := self._usage.pop(name, None)) is not None:
-                totals = zip(self._bytes_before, usage.bytes_sent, strict=True)
-                self._bytes_before = tuple(sum(pair) for pair in totals)
+            self._usage.pop(name, None)
         self._to_drop.clear()
 
     def _warn(self, problem: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agileml.core.protocol.inputs import NodeDown, Notice, Stop
+from agileml.driver.sent_bytes import SentBytes
 from agileml.events.run import MachineReleased, MachinesJoined, MembershipChanged
 from agileml.events.terms import Loss, Tier
 from agileml.process.head import HeadState
@@ -26,13 +27,15 @@ class Replacing:
     def __init__(self) -> None:
         self.left: list[str] = []
         self.bytes_sent: list[int] = []
+        self._sent = SentBytes()
         self.spent: dict[str, tuple[float, ...]] = {}
         self.peers: set[str] = set()  # of the machine that stays
         self.clocks = 0
         self._newest, self._is_over = "m2", False
 
     def __call__(self, rig: FaultRig, state: HeadState) -> None:
-        self.bytes_sent.append(sum(state.bytes_sent.values()))
+        self._sent.add(state.bytes_sent)
+        self.bytes_sent.append(sum(self._sent.by_kind().values()))
         self.spent = state.spent_s
         self.clocks = state.finished.clock if state.finished else 0
         for each in state.events:
