@@ -32,7 +32,7 @@ from agileml.events.schema import Log, events_of
 from agileml.events.sums import ClocksDone, CutsCommitted
 from agileml.runs.folder import for_others
 from agileml.runs.help import help_rows
-from agileml.runs.thinning import clocks_of
+from agileml.runs.thinning import begun_s, clocks_of
 from agileml.runs.work import waiting_share, work_windows
 
 
@@ -132,9 +132,9 @@ def restarts(log: Log) -> dict[str, Any]:
         match each.event:
             case RunRestarted():
                 is_waiting = True
-            case ClockDone() | ClocksDone():
+            case ClockDone() | ClocksDone() as done:
                 if is_waiting:
-                    found.append(each.t_s - last_s)
+                    found.append(begun_s(each.t_s, done) - last_s)
                 last_s, is_waiting = each.t_s, False
     count = len(events_of(log, RunRestarted))
     return {"restarts": {"count": count, "longest_s": max(found, default=None)}} if count else {}
@@ -143,11 +143,7 @@ def restarts(log: Log) -> dict[str, Any]:
 def longest_gap_s(log: Log) -> float | None:
     """The longest time between two consecutive clocks; None with fewer than two."""
     times_s = [(each.t_s, each.event) for each in log if isinstance(each.event, ClockDone | ClocksDone)]
-    gaps_s = [
-        later_s - earlier_s
-        for (earlier_s, _), (later_s, done) in pairwise(times_s)
-        if isinstance(done, ClockDone)
-    ]
+    gaps_s = [begun_s(later_s, done) - earlier_s for (earlier_s, _), (later_s, done) in pairwise(times_s)]
     gaps_s += [done.longest_s for _, done in times_s if isinstance(done, ClocksDone)]
     return max(gaps_s, default=None)
 

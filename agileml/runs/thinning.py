@@ -167,6 +167,12 @@ def _help(one: HelpGiven, other: HelpGiven) -> HelpGiven:
     return replace(other, clocks=other.clock - first, units=units)
 
 
+def begun_s(t_s: float, event: ClockDone | ClocksDone) -> float:
+    """When the first of the clocks of an event was complete; the clock before it, if its own seconds are known. Those
+    of the first one after a restart are not: no clock of an event of several tells of the time before it."""
+    return t_s - event.seconds if isinstance(event, ClocksDone) else t_s
+
+
 def clocks_of(log: Iterable[Logged[RunEvent]]) -> list[Logged[ClockDone]]:
     """The clocks of a log with their times. One that stands for several has their mean loss and their mean seconds."""
     found: list[Logged[ClockDone]] = []

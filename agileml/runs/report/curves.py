@@ -10,6 +10,7 @@ from agileml.events.schema import RunEvent
 from agileml.events.sums import ClocksDone, Standing
 from agileml.runs.progress import Rate
 from agileml.runs.report.series import Series, ValueSample
+from agileml.runs.thinning import begun_s
 
 MOST_METRICS = 8
 
@@ -50,10 +51,15 @@ class Curves:
             count = event.clock - event.first + 1 if isinstance(event, ClocksDone) else 1
             self._items.add(t_s, speed * event.examples / count)
         if self._last is not None:
-            took_s = (t_s - self._last[0]) / max(1, event.clock - self._last[1])
+            last_s, last = self._last
+            count = event.clock - event.first + 1 if isinstance(event, ClocksDone) else 1
+            took_s = (t_s - last_s) / max(
+                count, event.clock - last
+            )  # after a rollback the clock is a lower one
             self._sample.add(took_s)
             if isinstance(event, ClocksDone):
-                took_s = max(took_s, event.longest_s)
+                before_s = (begun_s(t_s, event) - last_s) / max(1, event.first - last)
+                took_s = max(took_s, event.longest_s, before_s)
             self._took.add(t_s, max(took_s, 1e-6), event.clock)  # clocks of one report have one time
         self._last = t_s, event.clock
 

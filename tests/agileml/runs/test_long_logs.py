@@ -23,7 +23,9 @@ from agileml.events.run import (
     MachineLost,
     MachinesJoined,
     MembershipChanged,
+    Process,
     RunFinished,
+    RunRestarted,
     StepsLogged,
     Work,
     WorkDone,
@@ -41,9 +43,10 @@ from agileml.runs.event_log import (
     read_events,
     read_first,
 )
+from agileml.runs.report.curves import Curves
 from agileml.runs.report.page import rebuild
 from agileml.runs.status import newest_events, snapshot_of
-from agileml.runs.summary import longest_gap_s, spent_by_machine, summarize
+from agileml.runs.summary import longest_gap_s, restarts, spent_by_machine, summarize
 from agileml.runs.thinning import HOUR_S, INTERVALS, Thinning, clocks_of, interval_s
 from agileml.runs.work import work_windows
 
@@ -102,6 +105,55 @@ def test_a_change_of_members_comes_after_the_clocks_before_it() -> None:
         (at_s + 0.2, change(1)), (at_s + 0.3, ClockDone(2, 0.3, 4, None)),
     ])  # fmt: skip
     assert [each.event.kind for each in lines] == ["clocks", "change", "clock"]
+
+
+def at_10_per_s(first: int, last: int, begin_s: float, seconds: float | None) -> list[tuple[float, RunEvent]]:
+    """Clocks, the first one complete at `begin_s`, after so many seconds."""
+    return [
+        (begin_s + 0.1 * at, ClockDone(clock, 0.5, 64, 0.1 if at else seconds))
+        for at, clock in enumerate(range(first, last + 1))
+    ]
+
+
+AGES_S = [since_s + 60.0 for since_s, _ in INTERVALS]
+
+
+@pytest.mark.parametrize("age_s", AGES_S)
+def test_the_time_without_a_controller_is_a_gap_however_old_the_run_is(age_s: float) -> None:
+    """A new controller does not know how long its first clock took."""
+    back_s = age_s + 99.9 + 90.0
+    lines = thin([
+        *at_10_per_s(1, 1000, age_s, None), (back_s - 0.1, change(2)), *at_10_per_s(1001, 3000, back_s, None)
+    ])  # fmt: skip
+    assert longest_gap_s(lines) == pytest.approx(90.0)
+    assert longest_on_the_page(lines) == pytest.approx(90.0)
+
+
+@pytest.mark.parametrize("age_s", AGES_S)
+def test_a_restart_took_until_its_first_clock_however_old_the_run_is(age_s: float) -> None:
+    died_s, back_s = age_s + 99.9, age_s + 99.9 + 30.0
+    again = RunRestarted("its process died", 900, 100, 1, Process("h", 1, 0.0))
+    lines = thin([
+        *at_10_per_s(1, 1000, age_s, None), (died_s, change(2)), (back_s - 9.0, again), (back_s - 0.1, change(3)),
+        *at_10_per_s(901, 3000, back_s, None),
+    ])  # fmt: skip
+    assert restarts(lines)["restarts"]["longest_s"] == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("age_s", AGES_S)
+def test_clocks_that_are_done_again_take_no_longer_on_the_page(age_s: float) -> None:
+    back_s = age_s + 99.9 + 2.0
+    lines = thin([
+        *at_10_per_s(1, 1000, age_s, None), (back_s - 0.1, change(2)), *at_10_per_s(301, 1500, back_s, 2.0)
+    ])  # fmt: skip
+    assert longest_on_the_page(lines) == pytest.approx(2.0) == longest_gap_s(lines)
+
+
+def longest_on_the_page(lines: list[Logged[RunEvent]]) -> float:
+    curves = Curves()
+    for line in lines:
+        curves.add(line.t_s, line.event)
+    return max(took_s for _, took_s, _ in curves.as_json()["took"])
 
 
 def test_totals_of_all_machines_are_not_written_anew_for_each_change_of_members() -> None:
