@@ -9,6 +9,7 @@ from typing import Any
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, MembershipChanged
 from agileml.events.schema import Log, RunEvent
+from agileml.events.sums import ClocksDone
 from agileml.runs.summary import stopped_in
 from agileml.runs.thinning import clocks_of
 
@@ -71,10 +72,15 @@ def history(log: Log, learning_rate: Callable[[int], float]) -> list[dict[str, A
     """
     rows = RowMaker(learning_rate)
     by_clock: dict[int, dict[str, Any]] = {}
+    newest = 0
     for logged in log:
         for event in clocks_of([logged]):
             row = rows.of(event.event)
             assert row is not None
+            if isinstance(logged.event, ClocksDone):  # those before a rollback ended at other clocks
+                for clock in range(logged.event.first, min(row.clock, newest + 1)):
+                    by_clock.pop(clock, None)
+            newest = max(newest, row.clock)
             by_clock[row.clock] = asdict(row)
         rows.of(logged.event)
     for logged in log:

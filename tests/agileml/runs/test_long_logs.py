@@ -9,6 +9,7 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ from agileml.runs.event_log import (
     read_events,
     read_first,
 )
+from agileml.runs.history import history
 from agileml.runs.report.curves import Curves
 from agileml.runs.report.page import rebuild
 from agileml.runs.status import newest_events, snapshot_of
@@ -147,6 +149,18 @@ def test_clocks_that_are_done_again_take_no_longer_on_the_page(age_s: float) -> 
         *at_10_per_s(1, 1000, age_s, None), (back_s - 0.1, change(2)), *at_10_per_s(301, 1500, back_s, 2.0)
     ])  # fmt: skip
     assert longest_on_the_page(lines) == pytest.approx(2.0) == longest_gap_s(lines)
+
+
+@pytest.mark.parametrize("age_s", AGES_S)
+def test_the_history_has_no_clocks_that_a_rollback_undid(age_s: float) -> None:
+    undone = [(t_s, replace(done, loss=9.0)) for t_s, done in at_10_per_s(301, 1000, age_s + 30.0, 0.1)]
+    back_s = age_s + 99.9 + 2.0
+    lines = thin([
+        *at_10_per_s(1, 300, age_s, None), *undone, (back_s - 0.1, change(2)), *at_10_per_s(301, 1500, back_s, 2.0)
+    ])  # fmt: skip
+    rows = history(lines, lambda clock: 0.1)
+    assert rows[-1]["clock"] == 1500
+    assert max(row["loss"] for row in rows) < 9.0
 
 
 def longest_on_the_page(lines: list[Logged[RunEvent]]) -> float:
