@@ -146,7 +146,7 @@ function sums(view) {
     { heads: ["helper", "helped", "units", "of its work", "spared there"] });
 }
 function tiles(view) {
-  const now = view.now, spend = newest(view.spend), sent = Object.values(view.bytes).reduce((a, b) => a + b, 0);
+  const now = view.now, sent = Object.values(view.bytes).reduce((a, b) => a + b, 0);
   const left_s = view.clocks_per_s && now.clocks && view.state === "running" ? (now.clocks - now.clock) / view.clocks_per_s : null;
   const shown = view.tiles?.length ? [...view.tiles] : [
     ["clock", `${now.clock ?? 0} / ${now.clocks ?? "?"}`], ["time", clock(view.t_s)],
@@ -155,7 +155,7 @@ function tiles(view) {
   ];
   if (!view.tiles?.length) {
     if (now.spent_usd != null) shown.push(["spent", dollars(now.spent_usd)]);
-    if (spend && now.clock && now.clocks) shown.push(["projected", dollars(spend[1] * now.clocks / now.clock)]);
+    if (view.projected_usd !== null) shown.push(["projected", dollars(view.projected_usd)]);
   }
   if (sent) shown.push(["sent", short(sent) + "B"]);
   $("tiles").replaceChildren(...shown.map(([name, value]) => make("div", "tile", make("b", "", value), make("span", "", name))));

@@ -40,6 +40,7 @@ class PageView:
     def __init__(self, name: str, most_news: int = MOST_NEWS) -> None:
         self.name, self.state, self.version, self.t_s = name, "running", 0, 0.0
         self._now: dict[str, Any] = {}
+        self._base: int | None = None  # the clock that it began from
         self._curves, self._work, self._market = Curves(), WorkView(), MarketView()
         self._lanes = MachineLanes(MOST_LANES)
         self._members: deque[tuple[float, int, int, int]] = deque(maxlen=MOST_CHANGES)
@@ -61,7 +62,10 @@ class PageView:
                 self.name = config_name
             case Standing():
                 self._now = dict(vars(event))
+                if event.stage:  # before its first view, a run that resumes is not at clock 0 but nowhere
+                    self._begin(event.clock)
             case MembershipChanged(stage=stage, reliable=reliable, transient=transient):
+                self._begin(event.base)
                 self._members.append((t_s, stage, reliable, transient))
             case PlanFired(index):
                 self._plan.setdefault(index, [t_s, None])
@@ -77,6 +81,17 @@ class PageView:
             case RunFinished() if self.state == "running":
                 self.state = "done"
         self._tell(t_s, event)
+
+    def _begin(self, clock: int) -> None:
+        """Remember the clock that the run began from, which it is told of first."""
+        self._base = clock if self._base is None else self._base
+
+    def _projected_usd(self) -> float | None:
+        """What the whole run will have cost if its clocks go on to cost what they did. Those before a checkpoint that
+        it began from are on another bill."""
+        spent_usd, base = self._now.get("spent_usd"), self._base or 0
+        done, all_ = self._now.get("clock", 0) - base, self._now.get("clocks", 0) - base
+        return spent_usd * all_ / done if spent_usd is not None and done > 0 else None
 
     def standing(self, event: Standing, clocks_per_s: float | None) -> None:
         """Take a line of progress without a time of its own: the next one comes `LINE_S` later."""
@@ -118,6 +133,7 @@ class PageView:
             "version": self.version,
             "t_s": self.t_s,
             "now": self._now,
+            "projected_usd": self._projected_usd(),
             **self._curves.as_json(),
             **self._work.as_json({lane.machine for lane in lanes if lane.to_s is not None}),
             **self._market.as_json(),

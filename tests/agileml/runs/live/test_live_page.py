@@ -210,6 +210,7 @@ def test_a_job_of_a_cluster_is_shown_from_its_output() -> None:
     look = of_job("job-1", lambda: output, lambda: next(states))
     shown = look()
     assert (shown["now"]["clock"], shown["clocks_per_s"], shown["state"]) == (20, 2.0, "running")
+    assert shown["projected_usd"] == pytest.approx(0.25 * 90 / 10)  # its first line is of clock 10
     assert [point[1] for point in shown["loss"]] == [0.5, 0.5]
     assert shown["news"][0][2] == "the checkpoint of clock 9 failed: no space"
     assert look()["state"] == "done"

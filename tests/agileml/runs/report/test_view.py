@@ -31,6 +31,7 @@ from agileml.events.run import (
     WorkersSpent,
 )
 from agileml.events.schema import Logged, RunEvent
+from agileml.events.sums import Standing
 from agileml.events.terms import AllocationEnding, Cause, Loss, Tier, Trigger
 from agileml.runs.owner import this_process
 from agileml.runs.report.page import page
@@ -193,6 +194,17 @@ def test_dollars_stand_beside_what_on_demand_would_have_cost() -> None:
         (10.0, MarketOpened(0, 3600.0, "proteus", {}, 2.0)), (12.0, Billed(7200, 1.25, 8))
     ).as_json()
     assert shown["spend"] == [(12.0, 1.25, 4.0)]
+
+
+def test_the_projected_bill_of_a_run_that_resumes_is_that_of_its_own_clocks() -> None:
+    view = view_of(
+        (1.0, Standing(0, 1000, None, 0, 0, 0, "2 of 3 machines", 0.0)),
+        (2.0, changed(1, Trigger(Cause.START), base=900)),
+        (3.0, Standing(900, 1000, 0.5, 1, 1, 0, "", 0.5)),
+    )
+    assert view.as_json()["projected_usd"] is None
+    view.add(Logged(9.0, Standing(910, 1000, 0.5, 1, 1, 0, "", 1.0)))
+    assert view.as_json()["projected_usd"] == pytest.approx(10.0)
 
 
 def test_the_time_of_a_clock_is_that_of_workers_with_work() -> None:
