@@ -53,6 +53,7 @@ def summarize(
         # In a long log one event stands for many clocks, perhaps for some before a stop and some after it.
         "clocks": stopped.clock if stopped else max((done.clock for done in clocks), default=0),
         "stopped": stopped is not None,
+        **resumed_from(log),
         "clocks_redone": clocks_redone(log),
         "loss": clocks[-1].loss if clocks else None,
         "metrics": dict(metrics),
@@ -122,6 +123,12 @@ def stages(log: Log) -> list[int]:
 def clocks_redone(log: Log) -> int:
     """Completed clocks that were computed again, over all rollbacks and restarts."""
     return sum(each.event.redone for each in log if isinstance(each.event, MembershipChanged | RunRestarted))
+
+
+def resumed_from(log: Log) -> dict[str, int]:
+    """The clock of the checkpoint that the run began from; {} of one that began at its start."""
+    first = next((each.event for each in log if isinstance(each.event, MembershipChanged)), None)
+    return {"resumed_from": first.base} if first is not None and first.base else {}
 
 
 def restarts(log: Log) -> dict[str, Any]:

@@ -39,27 +39,36 @@ def endings(summary: Mapping[str, Any], clocks: int) -> list[str]:
     if market is not None:
         if not market["finished"]:
             lines.append(f"ended early, {summary['clocks']} of {clocks} clocks: {market['ending']}")
-        lines += bill_lines(market)
+        if resumed_from := summary.get("resumed_from"):
+            lines.append(f"resumed from clock {resumed_from}: the clocks before it are on another bill")
+        lines += bill_lines(market, is_whole=_is_whole(summary))
     return lines
 
 
-def bill_lines(market: Mapping[str, Any]) -> list[str]:
-    """The bill, and for a finished job the cost of the alternatives."""
+def _is_whole(summary: Mapping[str, Any]) -> bool:
+    """Whether the bill is that of the whole job, as prices beside it are: from its start to its end."""
+    finished: bool = summary["market"]["finished"]
+    return finished and not summary.get("resumed_from")
+
+
+def bill_lines(market: Mapping[str, Any], *, is_whole: bool) -> list[str]:
+    """The bill, and for a whole job the cost of the alternatives."""
     usd = market["usd"]
     took = f"{market['market_hours']:.2f} h of the market, {market['evictions']} evictions"
     lines = [f"bill ${usd:.2f} ({market['policy']}, {took})"]
     if (traffic := market.get("traffic_usd", 0.0)) > 0:
         lines.append(f"  of it ${traffic:.2f} for traffic between zones, as the run measured it")
-    return lines + (_compared(market) if market["finished"] else []) + _by_thesis(market) + _rebilled(market)
+    compared = _compared(market) if is_whole else []
+    return lines + compared + _by_thesis(market, is_whole=is_whole) + _rebilled(market)
 
 
-def _by_thesis(market: Mapping[str, Any]) -> list[str]:
+def _by_thesis(market: Mapping[str, Any], *, is_whole: bool) -> list[str]:
     """The same figures by the thesis' convention, where they differ; a summary of an older run has none."""
     other = market.get("thesis")
     if other is None or other["usd"] == market["usd"]:
         return []
     sentence = f"  if unused parts of the last hours were not charged, as in the thesis: ${other['usd']:.2f}"
-    if not market["finished"]:
+    if not is_whole:
         return [sentence]
     beside = [f"on demand ${other['on_demand_usd']:.2f}"]
     if other["standard_checkpoint_usd"] is not None:
@@ -99,9 +108,10 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if market is None:
         return []
     found = [("bill", f"${market['usd']:.2f}")]
-    if market["finished"]:  # the others are prices of the whole job
+    is_whole = _is_whole(summary)
+    if is_whole:
         found.append(("on demand", f"${market['on_demand_usd']:.2f}"))
-    if market["finished"] and market["standard_checkpoint_usd"] is not None:
+    if is_whole and market["standard_checkpoint_usd"] is not None:
         found.append((STANDARDS[market["standard"]], f"${market['standard_checkpoint_usd']:.2f}"))
     return [*found, ("evictions", str(market["evictions"]))]
 

@@ -50,6 +50,18 @@ def test_the_bill_of_a_part_is_not_compared_with_prices_of_the_whole_job() -> No
     assert tiles(summary) == [("bill", "$0.21"), ("evictions", "8")]
 
 
+def test_the_bill_of_a_resumed_job_is_not_compared_with_prices_of_the_whole_job() -> None:
+    """It has not paid for the clocks before its checkpoint."""
+    thesis = {"usd": 0.5, "on_demand_usd": 24.86, "standard_checkpoint_usd": 4.9}
+    summary = {"clocks": 1000, "resumed_from": 900, "market": MARKET | {"usd": 0.7, "thesis": thesis}}
+    assert endings(summary, 1000) == [
+        "resumed from clock 900: the clocks before it are on another bill",
+        "bill $0.70 (proteus, 4.76 h of the market, 8 evictions)",
+        "  if unused parts of the last hours were not charged, as in the thesis: $0.50",
+    ]
+    assert tiles(summary) == [("bill", "$0.70"), ("evictions", "8")]
+
+
 def test_the_convention_of_the_thesis_is_a_second_line() -> None:
     thesis = {"usd": 5.5, "on_demand_usd": 24.86, "standard_checkpoint_usd": 4.9}
     market = MARKET | {"on_demand_usd": 26.88, "thesis": thesis}

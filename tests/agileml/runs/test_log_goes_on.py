@@ -33,7 +33,7 @@ from agileml.runs.loggers.files import CsvLogger, JsonlLogger
 from agileml.runs.owner import owner_of, this_process
 from agileml.runs.report.view import PageView
 from agileml.runs.status import snapshot_of
-from agileml.runs.summary import machines, summarize
+from agileml.runs.summary import machines, resumed_from, summarize
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 from agileml.session.continued import Continued
 from agileml.session.one_process import end_of
@@ -205,6 +205,18 @@ def test_the_summary_counts_over_both_processes() -> None:
     assert found["bytes"] == {"push": 107, "pull": 1}
     assert found["machines"]["reliable"] == {"started": 2, "joined": 0, "left": 0, "lost": 1}
     assert found["machines"]["transient"] == {"started": 1, "joined": 0, "left": 0, "lost": 1}
+
+
+@pytest.mark.parametrize(("base", "said"), [(0, {}), (900, {"resumed_from": 900})])
+def test_a_resumed_run_began_from_its_first_checkpoint_whatever_restarts_follow(
+    base: int, said: dict[str, int]
+) -> None:
+    log = [
+        Logged(1.0, changed(1, Trigger(Cause.START), base=base)),
+        Logged(5.0, RunRestarted("its process died", 950, 10, 1, Process("h", 1, 0.0))),
+        Logged(6.0, changed(2, Trigger(Cause.START), base=950)),
+    ]
+    assert resumed_from(log) == said
 
 
 def test_a_machine_that_has_left_is_not_lost_as_well_unless_it_joins_again() -> None:

@@ -154,6 +154,7 @@ def test_the_summary_says_what_the_events_say() -> None:
     assert summary["loss"] == events_of(log, ClockDone)[-1].loss
     times_s = [done.t_s for done in of_type(log, ClockDone)]
     assert summary["longest_gap_s"] == max(b - a for a, b in pairwise(times_s)) > 1.0
+    assert "resumed_from" not in summary
     json.dumps(summary, allow_nan=False)
 
 
