@@ -24,7 +24,7 @@ from agileml.runs.event_log import EVENTS, read_backwards
 from agileml.runs.folder import CONFIG, SUMMARY, FolderError
 from agileml.runs.owner import has_ended, is_owner_alive, owner_of
 from agileml.runs.progress import RATE_WINDOW_S, Rate, Snapshot
-from agileml.runs.summary import clocks_kept, stopped_in
+from agileml.runs.summary import clocks_kept, goes_on, stopped_in
 from agileml.runs.supervision import read_supervision
 from agileml.runs.thinning import clocks_of
 
@@ -69,11 +69,18 @@ def read_status(folder: Path) -> RunStatus:
     seconds = log[-1].t_s if log else 0.0  # a supervised run may have begun its log alone
     if events_of(log, RunFailed):
         state = State.BROKEN
-    elif (folder / SUMMARY).is_file():
+    elif (folder / SUMMARY).is_file() and _is_of_this_end(log, process, folder):
         state = State.DONE if stopped_in(log) is None else State.STOPPED
     else:
         state = State.BROKEN if has_ended(process, folder) else State.RUNNING
     return RunStatus(folder, state, process, snapshot_of(log, clocks), clocks_per_s(log), seconds)
+
+
+def _is_of_this_end(log: Log, process: Process, folder: Path) -> bool:
+    """Whether the summary in a folder is that of the run's last process, by the end of its log. One that was killed
+    with its result written goes on under its supervisor."""
+    is_finished = bool(events_of(log, RunFinished)) or has_ended(process, folder)
+    return is_finished and not goes_on(log)
 
 
 def _beginning(folder: Path) -> Process | None:

@@ -23,6 +23,7 @@ from agileml.events.run import (
     PlanFinished,
     PlanFired,
     ProcessDied,
+    RunFailed,
     RunFinished,
     RunRestarted,
     RunStopped,
@@ -113,6 +114,12 @@ def stopped_in(log: Log) -> RunStopped | None:
     """
     ends = [each.event for each in log if isinstance(each.event, RunStopped | RunRestarted)]
     return ends[-1] if ends and isinstance(ends[-1], RunStopped) else None
+
+
+def goes_on(log: Log) -> bool:
+    """True where the run began again after it had ended, if it had: a summary is that of a process before."""
+    ends = [each.event for each in log if isinstance(each.event, RunFinished | RunFailed | RunRestarted)]
+    return bool(ends) and isinstance(ends[-1], RunRestarted)
 
 
 def stages(log: Log) -> list[int]:

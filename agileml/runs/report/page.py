@@ -16,6 +16,7 @@ from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder, for_others
 from agileml.runs.report.tables import flat, plan_rows, tiles
 from agileml.runs.report.view import PageView
+from agileml.runs.summary import goes_on
 
 MOST_TOLD = 5000  # sentences in a file
 # From a config or a summary that is none of this version's; a ConfigError is a ValueError.
@@ -74,7 +75,8 @@ def rebuild(folder: Path) -> Path:
             raise ReportError(f"{folder} holds no {name}, expected the folder of a run")
     try:
         log = read_events(folder / EVENTS)
-        summary = json.loads((folder / SUMMARY).read_text("utf-8")) if (folder / SUMMARY).is_file() else {}
+        has_summary = (folder / SUMMARY).is_file() and not goes_on(log)
+        summary = json.loads((folder / SUMMARY).read_text("utf-8")) if has_summary else {}
         html = build_report((folder / CONFIG).read_text("utf-8"), log, summary)
     except SchemaError as error:
         raise ReportError(str(error)) from None

@@ -8,17 +8,21 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from agileml.events.run import Process, RunStarted
+from agileml.config.job import from_values
+from agileml.events.run import ClockDone, Process, RunFinished, RunRestarted, RunStarted
 from agileml.events.schema import Logged, header, to_line
+from agileml.events.sums import Standing
 from agileml.runs.event_log import EVENTS, EventLog, is_written, read_events
 from agileml.runs.folder import CONFIG, FolderError, RunFolder, check_out
 from agileml.runs.owner import is_alive, this_process
 from agileml.runs.report.page import ReportError, rebuild
 from agileml.runs.status import State, read_status, stop_process
+from agileml.runs.summary import summarize
 from agileml.runs.supervision import LOCK
 
 
@@ -83,6 +87,37 @@ def test_a_run_can_be_stopped_after_a_correction_of_the_clock(tmp_path: Path, is
         assert stop_process(owner, tmp_path)
         assert child.wait() == -signal.SIGTERM
     assert not stop_process(owner, tmp_path)
+
+
+def test_the_result_of_a_process_that_was_killed_is_not_that_of_the_run_which_goes_on(tmp_path: Path) -> None:
+    """As of one that was killed while it copied its result: its supervisor starts it again."""
+    out = tmp_path / "run"
+    folder = RunFolder.create(out, "mf")
+    folder.write_config("clocks: 40\n")
+    started, again = this_process(), RunRestarted("killed", 9, 1, 1, this_process())
+    folder.events.write(RunStarted("mf", {}, 0.0, started), t_s=0.0)
+    folder.events.write(RunFinished(10.0), t_s=10.0)
+    folder.write_summary(a_summary())
+    assert read_status(out).state is State.DONE and has_tiles(out)
+    folder.events.write(again, t_s=20.0)
+    assert read_status(out).state is State.RUNNING and not has_tiles(out)
+    for clock in range(10, 40):  # its restart is no longer among the newest events
+        folder.events.write(Standing(clock, 40, 0.5, 1, 1, 0, "", None), t_s=20.0 + clock)
+        folder.events.write(ClockDone(clock, 0.5, 8, 1.0), t_s=20.0 + clock)
+    assert read_status(out).state is State.RUNNING
+    folder.events.write(RunFinished(70.0), t_s=70.0)
+    assert read_status(out).state is State.DONE and has_tiles(out)
+    folder.events.close()
+
+
+def a_summary() -> dict[str, Any]:
+    config = from_values({"application": "lda", "clocks": 9})
+    return summarize([], config, params_sha256="", metrics={}, split={}, versions={})
+
+
+def has_tiles(out: Path) -> bool:
+    """Whether the report of a run's folder has the headline figures of a summary."""
+    return '"tiles": [[' in rebuild(out).read_text()
 
 
 def test_a_log_is_written_until_it_is_closed_also_when_a_new_file_takes_its_place(tmp_path: Path) -> None:
