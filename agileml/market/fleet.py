@@ -40,7 +40,7 @@ class MarketFleet:
     def __init__(
         self, setup: MarketSetup, backend: MarketBackend, *, clocks: int, reliable: int, completed: int = 0
     ) -> None:
-        """completed: clocks that an earlier process of the run has done."""
+        """completed: clocks that are done before: by an earlier process of the run, or that it resumes from."""
         self._setup, self._backend, self._clocks, self._completed = setup, backend, clocks, completed
         self.expected = max(backend.warm, reliable)
         self._stack = ExitStack()

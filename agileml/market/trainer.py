@@ -57,7 +57,7 @@ class RunTrainer:
         speeds: Mapping[str, float] | None = None,
         completed: int = 0,
     ) -> None:
-        """completed: clocks that are done before the run begins, by an earlier process of it."""
+        """completed: clocks that are done before the run begins, by an earlier process or another run."""
         self._speeds = speeds or {}
         self._nodes, self._time, self._estimator = nodes, market_time, estimator
         self._clocks, self._work_vcpu_s = clocks, work_vcpu_s

@@ -178,7 +178,7 @@ class _Session:
             return self._finish_in(self._sequential)
         if self.spec.resume is not None and self.continued is None:
             check_verify(self.config)
-        self._check_checkpoints()
+        completed = self._check_checkpoints()
         if self.config.model.get("device") == "cuda" and not self.config.machines.gpus:
             raise ConfigError(
                 "found cuda with machines.gpus: 0, expected machines.gpus: 1, or model.device: auto: Ray hides the "
@@ -188,14 +188,16 @@ class _Session:
         if fleet is None:
             from agileml.session.assembly import fleet_for
 
-            completed = 0 if self.continued is None else self.continued.restart.clock
             fleet = fleet_for(self.spec, self.setup, completed)  # try an address before anything is made
         chosen = fleet
         with self.stop_signal:
             return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
 
-    def _check_checkpoints(self) -> None:
-        """Check, before the folder is made, that checkpoints can be written and that there is one to resume from."""
+    def _check_checkpoints(self) -> int:
+        """Check, before the folder is made, that checkpoints can be written and that there is one to resume from.
+
+        Returns its clock, 0 where the run begins at its start: a market buys for the work that is left.
+        """
         from agileml.checkpoints.checkpoint import Identity
         from agileml.process.checkpoint_io import check_place, resumed
 
@@ -203,8 +205,10 @@ class _Session:
         layout = self.job.layout
         identity = Identity.of(self.config, layout.tables, self.spec.application, layout.borders)
         found = resumed(self.spec, self.job, identity, lambda said: print(f"proteus: {said}", file=Screen()))
+        clock = found.name.clock if found is not None else 0
         if self.continued is not None:
-            self.continued = self.continued.beginning_at(0 if found is None else found.name.clock)
+            self.continued = self.continued.beginning_at(clock)
+        return clock
 
     def _finish_in(self, train: Any) -> Result:
         before = self.continued
