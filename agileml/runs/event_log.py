@@ -64,7 +64,7 @@ class EventLog:
         self._packing: threading.Thread | None = None
         self.path, self.lost = path, 0
         self._whole: int | None = None  # the bytes of whole lines, while half a line may stand behind them
-        self._segments = max(map(_number, _segments(path)), default=0)
+        self._segments = newest_segment(path)
         if continue_at_s is None:
             self._file = _begun(path)
         else:
@@ -271,14 +271,24 @@ def names_of(path: Path) -> list[str]:
     return [*(file.name for file in _packed_or_not(path)), _next(path).name, path.name]
 
 
-def iterate_events(path: Path, *, older: bool = False) -> Iterator[Logged[RunEvent]]:
+def newest_segment(path: Path) -> int:
+    """The number of the newest file of a log that does not grow any more; 0 without one."""
+    return max(map(_number, _segments(path)), default=0)
+
+
+def iterate_events(
+    path: Path, *, older: bool = False, numbers: range | None = None
+) -> Iterator[Logged[RunEvent]]:
     """The events of a log in the order of the file, one at a time; the half line of a run that was killed is left out.
 
-    older: only those of the files that do not grow any more.
+    older: only those of the files that do not grow any more; numbers: of these alone.
     Raises SchemaError, which names the file and the line: a log of another version, a line that is no event, or a file
     that is damaged.
     """
-    for file in map(_present, _segments(path) if older else files_of(path)):
+    files = _segments(path) if older else files_of(path)
+    if numbers is not None:
+        files = [file for file in files if _number(file) in numbers]
+    for file in map(_present, files):
         with _readable(file), _opened(file) as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith("\n"):

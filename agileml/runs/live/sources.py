@@ -13,7 +13,7 @@ from agileml.config.text import ConfigError
 from agileml.events.run import RunStarted
 from agileml.events.schema import Logged, RunEvent, from_line
 from agileml.events.sums import Standing
-from agileml.runs.event_log import EVENTS, iterate_events
+from agileml.runs.event_log import EVENTS, iterate_events, newest_segment
 from agileml.runs.folder import CONFIG, SUMMARY
 from agileml.runs.owner import has_ended, owner_of
 from agileml.runs.progress import parse_line
@@ -27,7 +27,7 @@ class GrowingLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: Any = None
-        self._inode = 0
+        self._inode = self._segment = 0
 
     def events(self) -> Iterator[Logged[RunEvent]]:
         """The events since the last call. Raises SchemaError."""
@@ -38,11 +38,17 @@ class GrowingLog:
         if os.stat(self._path).st_ino != self._inode:
             yield from self._rest()
             self._file.close()
+            became = self._segment + 1
             self._open()
+            # Several files may have come since the last look, as while the command was stopped with Ctrl-Z.
+            between = range(became + 1, self._segment + 1)
+            yield from iterate_events(self._path, older=True, numbers=between)
             yield from self._rest()
 
     def _open(self) -> None:
-        self._file = self._path.open("rb")
+        self._segment = -1
+        while self._segment != (newest := newest_segment(self._path)):  # a file may just end
+            self._segment, self._file = newest, self._path.open("rb")
         self._inode = os.fstat(self._file.fileno()).st_ino
 
     def _rest(self) -> Iterator[Logged[RunEvent]]:

@@ -52,14 +52,15 @@ def started() -> RunStarted:
     return RunStarted("demo", {}, 0.0, this_process())
 
 
-def test_a_growing_log_is_read_once_also_over_several_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [7, 150])  # clocks between two looks, of which a file holds about 30
+def test_a_growing_log_is_read_once_also_over_several_files(tmp_path: Path, every: int) -> None:
     log = EventLog(tmp_path / EVENTS, segment_bytes=3000)
     log.write(started())
     growing = GrowingLog(tmp_path / EVENTS)
     found = list(growing.events())
     for clock in range(1, 200):
         log.write(ClockDone(clock, 0.5, 4, 0.1), t_s=clock / 10)
-        if clock % 7 == 0:
+        if clock % every == 0:
             found += growing.events()
     log.close()
     found += growing.events()
