@@ -195,9 +195,7 @@ class _Session:
 
     def _check_checkpoints(self) -> int:
         """Check, before the folder is made, that checkpoints can be written and that there is one to resume from.
-
-        Returns its clock, 0 where the run begins at its start: a market buys for the work that is left.
-        """
+        Returns its clock: a market buys for the work that is left. 0: the run begins at its start."""
         from agileml.checkpoints.checkpoint import Identity
         from agileml.process.checkpoint_io import check_place, resumed
 
@@ -205,9 +203,8 @@ class _Session:
         layout = self.job.layout
         identity = Identity.of(self.config, layout.tables, self.spec.application, layout.borders)
         found = resumed(self.spec, self.job, identity, lambda said: print(f"proteus: {said}", file=Screen()))
-        clock = found.name.clock if found is not None else 0
-        if self.continued is not None:
-            self.continued = self.continued.beginning_at(clock)
+        clock = 0 if found is None else found.name.clock
+        self.continued = self.continued and self.continued.beginning_at(clock)
         return clock
 
     def _finish_in(self, train: Any) -> Result:
