@@ -12,14 +12,13 @@ import psutil
 
 from agileml.cluster.owned_folder import (
     OWNER,
-    PREFIX,
     holds_only_ours,
     is_users,
     orphans,
     owner_of,
     remove,
 )
-from agileml.cluster.processes import kill, processes_of
+from agileml.cluster.processes import PREFIX, kill, processes_of
 
 YOUNG_S = 600.0  # a folder without an owner's name may be in the making, or belong to a machine of another host's run
 

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from agileml.cluster.processes import is_alive, is_own, is_running, kill, open_paths, processes_of
+from agileml.cluster.processes import PREFIX, is_alive, is_own, is_running, kill, open_paths, processes_of
 
-PREFIX = "proteus-"
 OWNER = "owner"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 OWN_NAMES = {"ray", "token", "watchdog.log"}  # in such folders, beside the owner and sockets

@@ -20,8 +20,7 @@ from typing import Any
 
 from agileml.cluster.dashboard import gcs_behind, is_http
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.here import cluster_here
-from agileml.cluster.processes import clusters_of_raylets
+from agileml.cluster.processes import cluster_here, clusters_of_raylets
 from agileml.cluster.ray_startup import held_sigterm, sigterm_blocked
 from agileml.cluster.tokens import HOW_TO_NAME_IT, channel, find_token, no_token, use_tokens, uses_tls
 from agileml.cluster.wanted import NodeOffer

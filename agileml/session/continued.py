@@ -14,9 +14,12 @@ from agileml.events.schema import SchemaError
 from agileml.events.sums import ClocksDone
 from agileml.runs.event_log import EVENTS, iterate_events, read_backwards
 from agileml.runs.folder import MARKET, FolderError, RunFolder
+from agileml.runs.progress import Screen
 from agileml.runs.supervision import Restart, read_supervision
 
 if TYPE_CHECKING:
+    from agileml.core.protocol.job import Job
+    from agileml.process.spec import RunSpec
     from bidbrain.live.journal import Opened
 
 
@@ -94,3 +97,17 @@ class Continued:
         for each in iterate_events(self.folder / EVENTS):
             if isinstance(each.event, Evaluated) and each.event.clock <= self.restart.clock:
                 yield each.event
+
+
+def checked_clock(spec: RunSpec, job: Job) -> int:
+    """Check, before a folder is made, that checkpoints can be written and that there is one to resume from.
+
+    Returns its clock, 0 where the run begins at its start: a market buys for the work that is left.
+    """
+    from agileml.checkpoints.checkpoint import Identity
+    from agileml.process.checkpoint_io import check_place, resumed
+
+    check_place(spec)
+    identity = Identity.of(spec.config, job.layout.tables, spec.application, job.layout.borders)
+    found = resumed(spec, job, identity, lambda said: print(f"proteus: {said}", file=Screen()))
+    return found.name.clock if found is not None else 0

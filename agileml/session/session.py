@@ -35,7 +35,7 @@ from agileml.runs.summary import summarize
 from agileml.runs.supervision import Restart
 from agileml.session.beside import is_ray_taken, run_beside
 from agileml.session.clouds import kind_of
-from agileml.session.continued import Continued
+from agileml.session.continued import Continued, checked_clock
 from agileml.session.observers import best_rule, observe, observers
 from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, check_verify, read_replay, train_again
 from agileml.session.places import resume_place, return_to
@@ -178,7 +178,8 @@ class _Session:
             return self._finish_in(self._sequential)
         if self.spec.resume is not None and self.continued is None:
             check_verify(self.config)
-        completed = self._check_checkpoints()
+        completed = checked_clock(self.spec, self.job)
+        self.continued = self.continued and self.continued.beginning_at(completed)
         if self.config.model.get("device") == "cuda" and not self.config.machines.gpus:
             raise ConfigError(
                 "found cuda with machines.gpus: 0, expected machines.gpus: 1, or model.device: auto: Ray hides the "
@@ -192,20 +193,6 @@ class _Session:
         chosen = fleet
         with self.stop_signal:
             return self._finish_in(lambda folder, progress: self._elastic(chosen, folder, progress))
-
-    def _check_checkpoints(self) -> int:
-        """Check, before the folder is made, that checkpoints can be written and that there is one to resume from.
-        Returns its clock: a market buys for the work that is left. 0: the run begins at its start."""
-        from agileml.checkpoints.checkpoint import Identity
-        from agileml.process.checkpoint_io import check_place, resumed
-
-        check_place(self.spec)
-        layout = self.job.layout
-        identity = Identity.of(self.config, layout.tables, self.spec.application, layout.borders)
-        found = resumed(self.spec, self.job, identity, lambda said: print(f"proteus: {said}", file=Screen()))
-        clock = 0 if found is None else found.name.clock
-        self.continued = self.continued and self.continued.beginning_at(clock)
-        return clock
 
     def _finish_in(self, train: Any) -> Result:
         before = self.continued

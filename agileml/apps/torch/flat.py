@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from agileml.application import Array, InputError, Range, Table, Update
-from agileml.apps.torch.memory import check_memory
+from agileml.apps.tied_memory import check_memory
 from agileml.core.parameters.layout import ALIGNMENT
 
 PARAMETERS, BUFFERS, COUNTERS = "parameters", "buffers", "counters"

@@ -174,8 +174,6 @@ class Controller:
         tiers = [nodes[node].tier for node in (self.view.members if self.view else ()) if node in nodes]
         return tiers.count(Tier.RELIABLE), tiers.count(Tier.TRANSIENT)
 
-    # -- the entrance ---------------------------------------------------------------------------------------
-
     def handle(self, event: ControllerInput, now_s: float, *, acts: bool = True) -> list[ControllerCommand]:
         """Take an event, begin the next step that it allows, and return the commands for the shell. Without `acts`
         another event follows at once that begins it: to look for the next step is to look at every machine."""

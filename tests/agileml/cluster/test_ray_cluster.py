@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.here import cluster_here
 from agileml.cluster.job_server import find_server
 from agileml.cluster.nodes import ClusterNodes
+from agileml.cluster.processes import cluster_here
 from agileml.cluster.ray_cluster import check_python, meant, reach
 
 VARIABLE = "RAY_ADDRESS"

@@ -14,6 +14,7 @@ from agileml.process.spec import RunSpec
 from agileml.runs.folder import RunFolder
 from agileml.runs.owner import this_process
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
+from agileml.session.continued import checked_clock
 from agileml.session.session import _Session
 from tests.agileml.checkpoints.rig import cut_of
 
@@ -45,7 +46,6 @@ def test_a_restart_whose_newest_checkpoint_is_damaged_counts_what_is_done_again(
     restart = Restart(1.0, "its process was ended by SIGKILL", 50)
     (out / SUPERVISION).write_text(Supervision(this_process(), 10, (restart,)).to_text())
     session = _Session(config, None, "run", place, overwrite=False, callbacks=(), restart=restart)
-    session._check_checkpoints()
     assert session.continued is not None
-    begun = session.continued.event(this_process())
+    begun = session.continued.beginning_at(checked_clock(session.spec, session.job)).event(this_process())
     assert (begun.clock, begun.redone) == (30, 30)
