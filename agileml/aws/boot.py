@@ -46,9 +46,9 @@ DASHBOARD_PORT = 8265
 TRY_S, TRY_EVERY_S = 600.0, 5.0
 # A raylet that died is found dead after about a second (Ray's own default: 15 s).
 HEALTH_CHECK = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 2000, "failure_threshold": 3}
-# AWS' library gives up the metadata service, which has the machine's credentials, after one try of a second.
 # A newer image has a newer Python 3.11 than the head, which goes on: Ray would not let such a machine join.
 ANY_PATCH = {"RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor"}
+# AWS' library gives up the metadata service, which has the machine's credentials, after one try of a second.
 PATIENCE = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "4"}
 
 Run = Callable[[Sequence[str]], None]
