@@ -18,6 +18,7 @@ import yaml
 
 Key = tuple[str | int, ...]
 MOST_VALUES = 1_000_000
+TYPE_NAME = re.compile(r"[a-z][a-z-]*[0-9][a-z0-9-]*\.[a-z0-9-]+")  # c4.xlarge, u-6tb1.metal
 
 
 class ConfigError(ValueError):
@@ -264,13 +265,11 @@ class Document:
         return ConfigError(detail, key=error.key, source=self._origin(error.key))
 
     def _quoted(self, error: ConfigError) -> str:
-        """The end of a sentence about a flag that cut a name at its dots, as a machine type's: how to write it."""
+        """The end of a sentence about a flag that cut the name of a machine type at its dot: how to write it."""
         above, length = error.key[:-1], len(error.key)
-        if not above or not error.detail.startswith("found the keys"):
-            return ""
         for key in reversed(self.flags):
-            if key[:length] == error.key and len(key) > length:
-                name = ".".join(map(str, key[length - 1 :]))
+            name = ".".join(map(str, key[length - 1 :]))
+            if above and key[:length] == error.key and TYPE_NAME.fullmatch(name):
                 return f"; a name with dots stands in quotes: --set '{key_path(above)}.\"{name}\"=...'"
         return ""
 

@@ -17,9 +17,8 @@ class ProcessEnds:
     def __init__(self, most: int = ENDED_KEPT) -> None:
         self._most = most
         self._ended: dict[str, None] = {}
-        self._unreported: dict[
-            str, NodeUp
-        ] = {}  # by successor: the machine that died last of those that were up
+        # By successor: the machine that died last of those that were up.
+        self._unreported: dict[str, NodeUp] = {}
 
     def __contains__(self, name: object) -> bool:
         """True for a machine whose process has ended, unless that is long ago."""

@@ -303,9 +303,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path; what is written there becomes `path` at once, or is removed. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.unlink(
-            missing_ok=True
-        )  # in a folder from elsewhere perhaps a link: another file would be written
+        # In a folder from elsewhere it may be a link, and another file would be written.
+        temporary.unlink(missing_ok=True)
         temporary.touch(exist_ok=False)
         yield temporary
         with temporary.open("rb") as written:

@@ -110,6 +110,8 @@ class LbBsp(Generic[Worker]):
         self._make_predictor = make_predictor
         self._measured: dict[Worker, _Measured] = {}
         self._last: dict[Worker, int] | None = None
+        # The best plan over a division in which each sends one sum: while it stays so, nothing need be solved.
+        self._slack = 1.0
 
     def observe(
         self,
@@ -166,11 +168,13 @@ class LbBsp(Generic[Worker]):
         if last is not None and self.hold is not None:
             last_s = duration_s(last, speeds, messages_s(last, transfers_s, self.sums_of))
             least = self.hold + TIMES * self._doubt(workers)
-            gain = 1.0 - divided_s(self.units, speeds, messages_s(last, transfers_s, one_each)) / last_s
+            gain = 1.0 - self._slack * self._divided_s(speeds, transfers_s) / last_s
             if gain < least:  # nothing to solve
                 return UnitPlan(workers, last, last_s, why + _held(gain, least, " at most"))
         best, step = best_units(self.units, speeds, transfers_s, self.sums_of, self.minimum)
         best_s = duration_s(best, speeds, messages_s(best, transfers_s, self.sums_of))
+        if self.sums_of is not one_each:
+            self._slack = best_s / self._divided_s(speeds, transfers_s)
         if last is not None and (gain := 1.0 - best_s / last_s) < least:
             return UnitPlan(workers, last, last_s, why + _held(gain, least))
         self._last = dict(zip(workers, best, strict=True))
@@ -183,6 +187,10 @@ class LbBsp(Generic[Worker]):
         weights = {worker: float(self._home.get(worker, 1)) for worker in workers}
         usual = sum(known[w] / weights[w] for w in workers if w in known) / len(known) if known else 1.0
         return [known.get(worker, usual * weights[worker]) for worker in workers]
+
+    def _divided_s(self, speeds: list[float], transfers_s: list[float]) -> float:
+        """When all would end together, each with one sum."""
+        return divided_s(self.units, speeds, [2 * each for each in transfers_s])
 
     def _last_for(self, workers: tuple[Worker, ...]) -> tuple[int, ...] | None:
         """The plan that holds until a better one is found: the last one, or the units at home."""

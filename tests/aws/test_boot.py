@@ -75,6 +75,12 @@ class Machine:
             Name=f"/proteus/{self._names.stack}/{name}", Value=value, Type=kind
         )
 
+    def may_join(self) -> None:
+        """Put there what a node needs: its token, its authority and the address of its head."""
+        self.put("ray-token", TOKEN, "SecureString")
+        self.put("ray-authority", AUTHORITY.text(), "SecureString")
+        self.put("head", "10.0.0.5", "String")
+
 
 def command_of(line: list[str]) -> list[str]:
     return line[line.index("--") + 1 :] if "--" in line else line
@@ -82,9 +88,7 @@ def command_of(line: list[str]) -> list[str]:
 
 def test_a_node(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine = Machine(moto_url, metadata, tmp_path, "boot-node", "spot")
-    machine.put("ray-token", TOKEN, "SecureString")
-    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
-    machine.put("head", "10.0.0.5", "String")
+    machine.may_join()
     machine.boot("node")
     watchdog, asks, ray, notices, end = machine.commands
     assert command_of(watchdog) == [
@@ -134,9 +138,7 @@ def test_a_machine_of_a_newer_image_joins_the_head_of_an_older_one(
     """The image of the next `up` may bring another patch release of Python, which Ray refuses if nobody says otherwise:
     the machine would cost money and never join."""
     machine = Machine(moto_url, metadata, tmp_path, "boot-patch", "spot")
-    machine.put("ray-token", TOKEN, "SecureString")
-    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
-    machine.put("head", "10.0.0.5", "String")
+    machine.may_join()
     machine.boot("node")
     ray = next(line for line in machine.commands if "--unit=proteus-ray" in line)
     for word in ray[: ray.index("--")]:
@@ -258,9 +260,7 @@ kill %1
 
 def test_reliable_by_its_life_cycle(moto_url: str, metadata: Stub, tmp_path: Path) -> None:
     machine = Machine(moto_url, metadata, tmp_path, "boot-reliable", "on-demand")
-    machine.put("ray-token", TOKEN, "SecureString")
-    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
-    machine.put("head", "10.0.0.5", "String")
+    machine.may_join()
     machine.boot("node")
     assert any("--labels=tier=reliable,allocation=i-0abc,machine=i-0abc" in line for line in machine.commands)
 
@@ -269,9 +269,7 @@ def test_a_machine_waits_for_its_metadata_service(
     moto_url: str, metadata: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(moto_url, metadata, tmp_path, "boot-late", "spot")
-    machine.put("ray-token", TOKEN, "SecureString")
-    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
-    machine.put("head", "10.0.0.5", "String")
+    machine.may_join()
     there = {LOCAL: metadata.values.pop(LOCAL)}
     monkeypatch.setattr(machine, "_sleep", lambda seconds: metadata.values.update(there))
     machine.boot("node")
@@ -283,9 +281,7 @@ def test_a_machine_that_its_head_does_not_let_join_ends(
 ) -> None:
     """As one with another version of Ray: the shutdown that the user data set is not taken back."""
     machine = Machine(moto_url, metadata, tmp_path, "boot-refused", "spot")
-    machine.put("ray-token", TOKEN, "SecureString")
-    machine.put("ray-authority", AUTHORITY.text(), "SecureString")
-    machine.put("head", "10.0.0.5", "String")
+    machine.may_join()
     machine.fails_at = "--unit=proteus-joins"
     with pytest.raises(subprocess.CalledProcessError):
         machine.boot("node")

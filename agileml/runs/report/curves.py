@@ -53,9 +53,8 @@ class Curves:
         if self._last is not None:
             last_s, last = self._last
             count = event.clock - event.first + 1 if isinstance(event, ClocksDone) else 1
-            took_s = (t_s - last_s) / max(
-                count, event.clock - last
-            )  # after a rollback the clock is a lower one
+            # After a rollback the clock is a lower one.
+            took_s = (t_s - last_s) / max(count, event.clock - last)
             self._sample.add(took_s)
             if isinstance(event, ClocksDone):
                 before_s = (begun_s(t_s, event) - last_s) / max(1, event.first - last)

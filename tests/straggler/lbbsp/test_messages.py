@@ -12,7 +12,7 @@ from straggler.coverage import count_subtrees, span
 from straggler.lbbsp.messages import best_units, messages_s, one_each
 from straggler.lbbsp.policy import LbBsp
 from straggler.lbbsp.remedy import duration_s
-from straggler.lbbsp.sizes import cpu_batch_sizes
+from straggler.lbbsp.sizes import cpu_batch_sizes, gpu_batch_sizes
 from straggler.lbbsp.unit_sets import units_of_counts
 from straggler.speed.predictors import RestartingEma
 from tests.thorough import examples
@@ -34,6 +34,16 @@ class Home:
         return [count_subtrees(dealt[each]) for each in range(len(units))]
 
 
+def deal_in_steps(total: int, speeds: list[float], transfers_s: list[float], step: int) -> tuple[int, ...]:
+    """The best one if each sent one sum."""
+    if not any(transfers_s):
+        return tuple(cpu_batch_sizes(speeds, total, 1, unit=step).tolist())
+    nothing = [0] * len(speeds)
+    others_s, slopes_s = [2 * each for each in transfers_s], [1.0 / each for each in speeds]
+    most = [total] * len(speeds)
+    return tuple(gpu_batch_sizes(slopes_s, nothing, others_s, nothing, most, total, 1, unit=step).tolist())
+
+
 @EXAMPLES
 @given(
     SPEEDS,
@@ -53,9 +63,7 @@ def test_no_deal_in_steps_ends_earlier(speeds: list[float], log_units: int, tran
     assert took_s(units) <= took_s(without)
     for log_step in range(log_units + 1):
         if len(speeds) << log_step <= total:
-            even = tuple(cpu_batch_sizes(speeds, total, 1, unit=1 << log_step).tolist())
-            if not any(transfers_s):
-                assert took_s(units) <= took_s(even)
+            assert took_s(units) <= took_s(deal_in_steps(total, speeds, transfers_s, 1 << log_step))
 
 
 @EXAMPLES
@@ -95,19 +103,29 @@ def test_sums_that_take_long_are_fewer_and_clocks_shorter(units: int, sum_s: flo
     assert new <= most * old
 
 
-def test_a_plan_says_in_which_steps_it_deals() -> None:
-    policy = LbBsp(
-        256, RestartingEma, home=dict.fromkeys(WORKERS, 64), hold=0.01, sums_of=Home(4, 256).sums_of
-    )
-    for _ in range(4):
+def test_a_plan_says_in_which_steps_it_deals_and_is_not_solved_again_while_speeds_stay() -> None:
+    home, asked = Home(4, 256), 0
+
+    def sums_of(units: tuple[int, ...]) -> list[int]:
+        nonlocal asked
+        asked += 1
+        return home.sums_of(units)
+
+    policy = LbBsp(256, RestartingEma, home=dict.fromkeys(WORKERS, 64), hold=0.01, sums_of=sums_of)
+    reasons = []
+    for _ in range(8):
+        asked = 0
         plan = policy.plan(WORKERS)
-        for worker, units, speed in zip(WORKERS, plan.units, (64.0, 44.8, 33.9, 26.2), strict=True):
-            policy.observe(worker, units, units / speed, other_s=2.0, sums=1)
-    assert plan.reason.endswith("sums") or "as before" in plan.reason
-    step = 256 & -256
-    for units in plan.units:
-        step = min(step, units & -units)
-    assert step >= 8
+        reasons.append(plan.reason)
+        own = home.sums_of(plan.units)
+        for worker, units, speed, sums in zip(
+            WORKERS, plan.units, (64.0, 44.8, 33.9, 26.2), own, strict=True
+        ):
+            policy.observe(worker, units, units / speed, other_s=0.3 * (1 + sums), sums=sums)
+    (dealt,) = {reason.partition("; ")[2] for reason in reasons if "in steps of" in reason}
+    step = min(units & -units for units in plan.units)
+    assert dealt == f"in steps of {step} units, of which no worker sends more than {max(own)} sums"
+    assert step >= 8 and asked == 1, "it only looks at what the plan before takes"
 
 
 def test_a_number_of_sums_below_one_is_an_error() -> None:
