@@ -48,13 +48,16 @@ test-ray: venv
 	$(BIN)/python -m pip --python build/ray-$(RAY)/bin/python install --quiet --disable-pip-version-check --no-deps ray==$(RAY)
 	PYTHONPATH=$(CURDIR) build/ray-$(RAY)/bin/python -m pytest -q -m "not slow" tests/faults/test_real_nodes.py tests/cluster/test_submit.py
 
-# All tests, those with Ray nodes one at a time, as some of them load both cores. SCHEDULES: how many the model runs in each of
-# its modes; 5,000 in each take a night. CHAOS_SEEDS: how often each way to train goes through twelve random faults on real
-# nodes, 2 by default; 10 take two hours more.
+# All tests. Those with Ray nodes run one at a time, as some of them load both cores, beside the others; their output follows.
+# SCHEDULES: how many the model runs in each of its modes; 5,000 in each take a night. CHAOS_SEEDS: how often each way to train
+# goes through twelve random faults on real nodes, 2 by default; 10 take two hours more.
 test-all: export SCHEDULES ?= 100
 test-all: export THOROUGH := 1
 test-all: check
-	$(BIN)/pytest -q -m "not cluster" -n auto --dist worksteal; tests=$$?; $(BIN)/pytest -q -m cluster || tests=1; exit $$tests
+	@mkdir -p build; trap 'kill $$ray 2>/dev/null' EXIT; \
+	$(BIN)/pytest -q -m cluster > build/ray_tests.log 2>&1 & ray=$$!; \
+	$(BIN)/pytest -q -m "not cluster" -n auto --dist worksteal; tests=$$?; \
+	wait $$ray || tests=1; cat build/ray_tests.log; exit $$tests
 
 # A benchmark that this computer cannot run (without root, without a GPU) says why; the others run all the same.
 bench: venv

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import glob
 import math
 import threading
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from agileml.application import InputError
+from agileml.apps.loop.instances import instances_of
 from agileml.apps.loop.own_optimizers import arguments_of, plain
 
 # By section key, torch's name. All but the first two are the same for all groups.
@@ -301,10 +301,8 @@ def check_schedules(optimizer: torch.optim.Optimizer, given: TorchSchedule | Non
     """Raise InputError for a schedule over the optimizer that is no part of the one that was given: its step would
     change the rates of one machine alone."""
     known = set() if given is None else {id(part) for part in _parts(given.schedule)}
-    for found in gc.get_objects():
-        if not issubclass(type(found), LRScheduler) or id(found) in known:
-            continue
-        if vars(found).get("optimizer") is not optimizer:
+    for found in instances_of(LRScheduler):
+        if id(found) in known or vars(found).get("optimizer") is not optimizer:
             continue
         name = type(found).__name__
         if isinstance(found, ReduceLROnPlateau):

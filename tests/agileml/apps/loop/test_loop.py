@@ -15,6 +15,7 @@ from torch import nn
 
 import agileml
 from agileml.application import InputError, Settings, Unit
+from agileml.apps.loop.instances import instances_of
 from agileml.apps.loop.module import ScriptModule
 from agileml.apps.torch.export import torch_state
 from agileml.events.observed import Evaluated
@@ -202,8 +203,7 @@ def test_random_numbers_between_batches_are_not_those_of_a_batch(tmp_path: Path)
 
 def in_memory() -> list[torch.Tensor]:
     gc.collect()
-    found = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    return [each for each in found if each.layout is torch.strided]
+    return [each for each in instances_of(torch.Tensor) if each.layout is torch.strided]
 
 
 def test_the_loop_that_was_tried_leaves_no_model_in_memory(tmp_path: Path) -> None:
