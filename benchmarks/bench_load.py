@@ -61,10 +61,10 @@ class TimedHead(Head):
         self.took_s: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
 
-    def _handle(self, event: ControllerInput) -> None:
+    def _handle(self, event: ControllerInput, *, acts: bool = True) -> None:
         kind = type(event.message if isinstance(event, Received) else event).__name__
         cpu_s, wall_s = time.thread_time(), time.perf_counter()
-        super()._handle(event)
+        super()._handle(event, acts=acts)
         self.took_s[kind].append((time.thread_time() - cpu_s, time.perf_counter() - wall_s))
 
 

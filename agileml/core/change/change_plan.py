@@ -64,7 +64,7 @@ def plan_change(
     start = _start(job, epoch, view, committed, promises, _nearest(holders, placement), checkpoint)
     # If live copies become the cut, a backup must copy from the owner where only the owner has the optimizer's state.
     copies = {} if job.exchange.shares_state else start.copies
-    backups, lacking = _plan_backups(epoch, replace(start, copies=copies), holders, placement)
+    backups, lacking = _plan_backups(job, epoch, replace(start, copies=copies), holders, placement)
     states, sources, rolled_back = start.states, start.sources, start.rolled_back
     base = min(state.version for state in states.values())
     share, previous = share_and_previous(job, view, placement, machines.weights)
@@ -231,7 +231,7 @@ def _nearest(holders: Holders, placement: Placement) -> Holders:
 
 
 def _plan_backups(
-    epoch: int, start: _Start, holders: Holders, placement: Placement
+    job: Job, epoch: int, start: _Start, holders: Holders, placement: Placement
 ) -> tuple[list[tuple[str, Fetch]], tuple[int, ...]]:
     """Fetches for backups that do not have their part of the committed cut yet, and the parts that are left out.
 
@@ -255,12 +255,22 @@ def _plan_backups(
             kind, holder, _ = have[-1]  # prefer a backup as the source: owners have more to do
             source = Source(kind, holder)
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
-        elif not have and start.states[partition].version == start.committed.clock:
+        elif not have and _is_at_cut(job, start, partition):
             source = start.sources[partition]
             fetches.append((node, Fetch(epoch, partition, Role.BACKUP, start.committed, source)))
         elif not have:
             lacking.append(partition)
     return fetches, tuple(lacking)
+
+
+def _is_at_cut(job: Job, start: _Start, partition: int) -> bool:
+    """True where the shard can replace its part of the committed cut.
+
+    With supersteps a minibatch of the next clock is a step from which others were computed. A cut with that step in one
+    partition alone belongs to no order of steps, so no log could replay what follows.
+    """
+    state = start.states[partition]
+    return state.version == start.committed.clock and not (job.elastic is not None and state.pending)
 
 
 def _deal_before(job: Job, view: View | None, promises: Mapping[str, Promise]) -> Deal | None:

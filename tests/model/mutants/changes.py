@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from agileml.core.change.broken_links import BrokenLinks
@@ -154,8 +155,7 @@ def machines_under_notice_leave_at_once(original, self, event, now_s):
 @replaces(ChangeRun.is_good, mode="bsp", caught_by=74)
 def a_change_counts_on_a_source_that_is_dead(original, self, members):
     """The change waits for ever for the copies that the dead machine has not given yet."""
-    without_sources = replace(self.change, fetches=())
-    return original(replace(self, change=without_sources), members)
+    return original(replace(self, _open={}, _sources=Counter()), members)
 
 
 @replaces(leavers, mode="bsp", caught_by=20)

@@ -172,12 +172,22 @@ def test_the_backup_of_a_dead_reliable_machine_is_made_again_from_the_owners_own
     assert sources(found, Role.BACKUP)[0] == (left[0], SourceKind.OWN_CUT, view.owner[0])
 
 
-@pytest.mark.parametrize(("version", "is_made"), [(6, True), (7, False)])
-def test_a_part_that_is_nowhere_is_the_shard_itself_at_the_clock_of_the_cut(version, is_made):
+@pytest.mark.parametrize(
+    ("mode", "version", "pending", "is_made"),
+    [
+        ("bsp", 6, (), True),
+        ("bsp", 7, (), False),
+        ("bsp", 6, ((6, (0b11,)),), True),
+        ("asp", 6, ((6, (0b11,)),), True),  # the part says which bundles of the next clock it holds
+        ("elastic", 6, (), True),
+        ("elastic", 6, ((6, (0b1,)),), False),  # the log would lack the steps that others were computed from
+    ],
+)
+def test_a_part_that_is_nowhere_is_the_shard_itself_at_the_clock_of_the_cut(mode, version, pending, is_made):
     """A run's last cut has no next one to make good what it lacks."""
-    job = make_job(partitions=2)
+    job = make_job(mode, partitions=2)
     view = first_view(job, Machines(("r", "s"), ("t", "u")))
-    states = {p: ShardState(version, ()) for p in range(2)}
+    states = {p: ShardState(version, pending) for p in range(2)}
     lost = view.backup[0]
     promises = promises_of(view, states, backed=6, without=(lost,))  # owners got their shards by a move
     left = tuple(n for n in ("r", "s") if n != lost)
