@@ -112,7 +112,8 @@ class Ec2:
         self._now_s = now_s
         self._queue = queue
         self._prices = Ec2Prices(ec2, setting.markets, archive)
-        self._full_until_s: dict[Market, int] = {}
+        # Until when each market is left alone, and the kind of its refusal.
+        self._refusals: dict[Market, tuple[int, type[RefusedError]]] = {}
         self._unseen_since_s: dict[str, int] = {}
         self._bought_s: dict[str, int] = {}
         self._sent: set[str] = set()  # tokens that EC2 may know
@@ -133,7 +134,7 @@ class Ec2:
             high = steps.highest(now_s - RECENT_S, now_s)
             what = (listing.market, price, high or price, listing.on_demand, listing.vcpus)
             offers.append(Offer(*what, float(listing.vcpus)))
-        full = frozenset(market for market, until_s in self._full_until_s.items() if until_s > now_s)
+        full = frozenset(market for market, (until_s, _) in self._refusals.items() if until_s > now_s)
         prices = " ".join(f"{offer.market} {offer.price}" for offer in offers)
         pulse = f"{now_s // PULSE_S}-{zlib.crc32(prices.encode()):08x}"
         troubles = () if self._queue is None else self._queue.troubles
@@ -165,8 +166,9 @@ class Ec2:
     def acquire(self, order: Order) -> tuple[Instance, ...]:
         now_s = self._now_s()
         is_new = order.token not in self._sent  # of another one EC2 may have sold machines already
-        if is_new and self._full_until_s.get(order.market, now_s) > now_s:
-            raise CapacityError(f"{order.market} refused a short while ago")
+        until_s, refusal = self._refusals.get(order.market, (now_s, RefusedError))
+        if is_new and until_s > now_s:  # for the reason of then: a quota says nothing about the pool
+            raise refusal(f"{order.market} refused a short while ago")
         what, request = f"{order.instances} x {order.market}", self.fleet(order)
         self._sent.add(order.token)
         try:
@@ -177,14 +179,15 @@ class Ec2:
                 error = fleet_error(answer.get("Errors", ()), what)
                 self._without_rights[order.token] += isinstance(error, CredentialsError)
                 raise error
-        except (CapacityError, QuotaError):
-            self._remember(order.market, now_s)
+        except (CapacityError, QuotaError) as error:
+            self._remember(order.market, now_s, error)
             raise
         except CredentialsError as error:
             self._renew()
             if isinstance(error, NoRightError) and self._is_denied(order):
-                self._remember(order.market, now_s)
-                raise RefusedError(str(error)) from None
+                refused = RefusedError(str(error))
+                self._remember(order.market, now_s, refused)
+                raise refused from None
             raise
         except KnownTokenError:
             if not (sold := self._sold_before(order)):
@@ -192,7 +195,7 @@ class Ec2:
             return sold
         self._denied.pop(order.market, None)
         if len(ids) < order.instances:
-            self._remember(order.market, now_s)
+            self._remember(order.market, now_s, fleet_error(answer.get("Errors", ()), what))
         self._bought_s.update(dict.fromkeys(ids, now_s))
         launched_s = self._launch_times(ids)
         return tuple(Instance(each, order.token, order.market, launched_s.get(each, now_s)) for each in ids)
@@ -213,9 +216,10 @@ class Ec2:
             with suppress(CloudError):
                 self._place = self._look_again()
 
-    def _remember(self, market: Market, now_s: int) -> None:
+    def _remember(self, market: Market, now_s: int, error: CloudError) -> None:
+        kind = next((each for each in (CapacityError, QuotaError) if isinstance(error, each)), RefusedError)
         if market.zone != ON_DEMAND_ZONE:
-            self._full_until_s[market] = now_s + FULL_S
+            self._refusals[market] = now_s + FULL_S, kind
 
     def fleet(self, order: Order) -> dict[str, Any]:
         """The request of an order. Raises RefusedError where the zone has no subnet of ours."""
