@@ -165,7 +165,7 @@ def _elsewhere(site: Site, region: str, scale: Scale, facts: Facts, there: Facts
     """The checks of another region."""
     part = site.part_in(region)
     yield from _zones(part, there)
-    yield from _types(part, there)
+    yield from _types(part, there, is_home=False)
     yield from _image(part, there)
     yield from _quotas(part, scale, there)
     yield from _prices(part, there)
@@ -196,18 +196,21 @@ def _zones(site: Site, facts: Facts) -> Iterator[Check]:
         yield Check("zones", Verdict.GOOD, ", ".join(site.zones))
 
 
-def _types(site: Site, facts: Facts) -> Iterator[Check]:
+def _types(site: Site, facts: Facts, *, is_home: bool = True) -> Iterator[Check]:
+    """is_home: the head and the reliable machines are here, in the first zone, also where spot machines of their types
+    are bought in every zone."""
     for name in site.all_types:
         fact = facts.types[name]
-        wanted = site.zones if name in site.types else site.zones[:1]
-        absent = [zone for zone in wanted if zone not in fact.zones]
-        if name not in site.types and absent:
-            text = f"machine type {name}: found no offer in {absent[0]}, where the head and the reliable machines go"
+        absent = [zone for zone in site.zones if zone not in fact.zones]
+        if name in site.types and len(absent) == len(site.zones):
+            text = (
+                f"market.types: {name} is offered in none of {', '.join(site.zones)}, expected another type"
+            )
             yield Check("types", Verdict.WRONG, text)
-        elif len(absent) == len(wanted):
-            text = f"market.types: {name} is offered in none of {', '.join(wanted)}, expected another type"
-            yield Check("types", Verdict.WRONG, text)
-        elif absent:
+        elif is_home and name in (site.head_type, site.of_reliable) and site.zones[0] in absent:
+            where = f"{site.zones[0]}, where the head and the reliable machines go"
+            yield Check("types", Verdict.WRONG, f"machine type {name}: found no offer in {where}")
+        elif absent and name in site.types:
             yield Check("types", Verdict.NOTE, f"{name} is not offered in {', '.join(absent)}")
         else:
             yield Check("types", Verdict.GOOD, f"{name}: {fact.vcpus} vCPUs")

@@ -150,6 +150,24 @@ def test_what_is_wrong_is_one_sentence() -> None:
     assert all("\n" not in text for texts in found.values() for text in texts)
 
 
+def test_the_reliable_machines_and_the_head_need_an_offer_in_the_first_zone() -> None:
+    """Also where their type is one of the spot machines', which may lack it there: EC2 sells neither elsewhere."""
+    first, second = SITE.zones
+    for name, site in (
+        ("c5.xlarge", SITE),
+        ("m5.xlarge", SITE.model_copy(update={"head_type": "m5.xlarge"})),
+    ):
+        there = facts().types
+        lacks = {zone: there | {name: replace(there[name], zones=(zone,))} for zone in (first, second)}
+        assert wrong(site, types=lacks[second]) == [
+            f"machine type {name}: found no offer in {first}, where the head and the reliable machines go"
+        ]
+        told = [c.text for c in checks(site, SCALE, facts(types=lacks[first])) if c.verdict is Verdict.NOTE]
+        assert told == [f"{name} is not offered in {second}"]
+    large = facts().types
+    assert not wrong(types=large | {"m5.large": replace(large["m5.large"], zones=(first,))})
+
+
 def test_a_role_with_more_policy_than_iam_takes_is_said_before_anything_is_made() -> None:
     """`up` would make the stacks of some regions, and fail with the next one's."""
     types = tuple(
