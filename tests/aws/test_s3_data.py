@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from agileml.apps.data import data_file
 from agileml.apps.files.formats.parquet import ParquetDataset
 from agileml.apps.files.opening import fetched
 from agileml.config.job import from_values
+from agileml.events.run import RunStarted
+from agileml.runs.folder import RunFolder
+from agileml.runs.owner import this_process
 from bidbrain.aws.calls import client
 from bidbrain.aws.site import Site
 from tests.aws.layer import REGION
@@ -122,6 +126,38 @@ def test_a_run_on_ec2_is_copied_before_its_machine_goes(moto_url: str, tmp_path:
     )
     there = s3.list_objects_v2(Bucket="proteus-kept-123456789012-us-east-1")["Contents"]
     assert [each["Key"].partition("120000/")[2] for each in there] == ["market/journal.jsonl", "summary.json"]
+
+
+def test_the_copy_of_a_run_never_replaces_that_of_another(
+    moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs whose `out` ends alike, and one with the `out` of a run of an earlier head, whose disk is gone."""
+    from agileml.aws.run_upload import keep_run
+
+    site = Site(
+        name="two", region=REGION, zones=("us-east-1a",), types=("c5.xlarge",), bucket="data-of-tests"
+    )
+    s3, home = client("s3", REGION, moto_url), "s3://data-of-tests/proteus/two/runs"
+
+    def ends(head: str, out: str, model: bytes) -> str:
+        monkeypatch.setenv("HOME", str(tmp_path / head))
+        path = tmp_path / head / "proteus-runs" / out
+        folder = RunFolder.reopen(path) if path.is_dir() else RunFolder.create(path, "job")
+        folder.events.write(RunStarted("job", {}, time.time(), this_process()))
+        folder.events.close()
+        (path / "model.safetensors").write_bytes(model)
+        worked, told = keep_run(path, site)
+        assert worked, told
+        key = f"{told.removeprefix('s3://data-of-tests/')}/model.safetensors"
+        assert s3.get_object(Bucket="data-of-tests", Key=key)["Body"].read() == model
+        return told
+
+    assert ends("first", "a/seed0", b"1") == f"{home}/a/seed0"
+    assert ends("first", "b/seed0", b"2") == f"{home}/b/seed0"
+    assert ends("first", "b/seed0", b"3") == f"{home}/b/seed0", "a supervised run that began again"
+    assert ends("second", "b/seed0", b"4") == f"{home}/b/seed0-2"
+    found = s3.get_object(Bucket="data-of-tests", Key="proteus/two/runs/b/seed0/model.safetensors")
+    assert found["Body"].read() == b"3"
 
 
 @pytest.mark.parametrize("now", [b"line\nmore\n", b"l"], ids=["longer", "shorter"])
