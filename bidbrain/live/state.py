@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from bidbrain.accounts.account import Allocation, JobAccount
 from bidbrain.accounts.carried import Carried
 from bidbrain.accounts.evidence import LedgerRisk
-from bidbrain.accounts.ledger import Carriage, Entry, Header, Ledger
+from bidbrain.accounts.ledger import Carriage, Entry, EvictionCause, Header, Ledger
 from bidbrain.billing import RULES, Ending, InstanceHour
 from bidbrain.history.prices import NEVER_S, Market
 from bidbrain.live.cloud import Alert, EndedInstance, Instance, InstanceNotice, Order
@@ -368,8 +368,7 @@ class JobState:
         return found
 
     def open_instances(self) -> Iterator[Instance]:
-        for own in self.instances.values():
-            yield from own
+        return (each for own in self.instances.values() for each in own)
 
     def carry(self, now_s: int) -> None:
         """Account for the traffic up to now: no record has it, but the budget must include it."""
@@ -386,7 +385,8 @@ class JobState:
         assert opened is not None
         carriage = Carriage(rates, routes.home, routes.prices) if routes is not None and rates else None
         top = header(self._setting, opened.scheme, opened.start_s, opened.job)
-        return replace(top, least_s=opened.least_s, traffic=carriage)
+        cause = EvictionCause.CAPACITY if opened.least_s else top.evictions  # a cloud's, below the bid
+        return replace(top, least_s=opened.least_s, traffic=carriage, evictions=cause)
 
     def _traffic_lines(self, top: Header, end_s: int) -> list[Entry]:
         if top.traffic is None:
