@@ -16,6 +16,7 @@ from bidbrain.live.journal import (
     Draining,
     Ended,
     Mark,
+    Marking,
     Noticed,
     Opened,
     Ordered,
@@ -33,6 +34,7 @@ ENDINGS = {
     Ending.TERMINATED: "given back",
     Ending.JOB_END: "given back at the job's end",
 }
+BY_ITSELF = "ended by itself or by hand, neither given back nor taken by the market"
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,13 @@ class ExplainedLine:
 
 @dataclass
 class _Context:
-    """The state between two lines: orders under way, the market of each allocation, decisions not shown yet."""
+    """The state between two lines: orders under way, the market of each allocation, decisions not shown yet, and the
+    allocations that a decision lets go at the end of their hour."""
 
     ordered: dict[int, Ordered] = field(default_factory=dict)
     markets: dict[int, str] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
+    let_go: set[int] = field(default_factory=set)
     numbers: int = 0
     kept: int = 0
 
@@ -91,7 +95,9 @@ def _lines(record: Record, context: _Context) -> Iterator[ExplainedLine]:
             yield ExplainedLine(at_s, 1, f"not done: {why}")
         case Ended(at_s, number, ending):
             market = context.markets.get(number, "on demand")
-            yield ExplainedLine(at_s, 1, f"{market}, allocation {number}: {ENDINGS[ending]}")
+            is_ours = record.step or number in context.let_go or ending is not Ending.TERMINATED
+            how = ENDINGS[ending] if is_ours else BY_ITSELF
+            yield ExplainedLine(at_s, 1, f"{market}, allocation {number}: {how}")
         case Noticed(at_s, notices):
             for notice in notices:
                 yield ExplainedLine(at_s, 1, f"notice: {notice.instance_id}, {notice.alert.value}")
@@ -105,6 +111,8 @@ def _lines(record: Record, context: _Context) -> Iterator[ExplainedLine]:
 
 
 def _decided(record: Decided, context: _Context) -> Iterator[ExplainedLine]:
+    marks = (step for step in record.steps if isinstance(step, Mark))
+    context.let_go |= {mark.number for mark in marks if mark.what is Marking.LET_GO}
     if not record.steps:
         context.kept += 1
         return

@@ -6,12 +6,13 @@ from typer.testing import CliRunner
 
 from agileml.cli import app
 from bidbrain.accounts.ledger import EntryKind
+from bidbrain.billing import Ending
 from bidbrain.live.cloud import Alert, InstanceNotice
 from bidbrain.live.explain import explain
 from bidbrain.live.journal import Journal, Noticed, read_journal
-from bidbrain.policy.base import Decision, MarketView, Request
+from bidbrain.policy.base import Decision, GiveBack, LetGo, MarketView, Request
 from bidbrain.policy.registry import find_scheme
-from tests.bidbrain.live.lone_cloud import ON_DEMAND, SMALL, LoneJob
+from tests.bidbrain.live.lone_cloud import BEGIN_S, ON_DEMAND, SMALL, LoneJob
 from tests.bidbrain.live.makers import LiveRig, play_in
 from tests.bidbrain.makers import made_trace
 from tests.bidbrain.policy.test_today import setting_of
@@ -61,3 +62,24 @@ def test_an_order_that_was_filled_in_part_names_the_allocations_that_there_are()
     assert [a.number for a in job.service.state.held()] == [0, 1]
     (got,) = (str(line) for line in explain(job.log.records) if f" got 2 of {SMALL}" in str(line))
     assert got.endswith("(allocations 0 to 1)")
+
+
+def test_a_machine_that_ended_by_itself_was_not_given_back() -> None:
+    """As one whose boot failed, or that somebody ended in the console: no decision was behind it."""
+    numbers = {1: GiveBack(0), 2: LetGo(1)}
+
+    def decides(now_s: int, view: MarketView) -> Decision:
+        number = (now_s - BEGIN_S) // 300
+        bought = (Request(SMALL, 1, ON_DEMAND, 3),) if not number else ()
+        return Decision((*bought, *([numbers[number]] if number in numbers else ())), "so", now_s + 300)
+
+    job = LoneJob(decides)
+    job.after(0)
+    (third,) = (each.instance_id for each in job.service.state.instances[2])
+    job.after(300, times=3)
+    job.cloud.end(third, Ending.TERMINATED)
+    job.after(300, times=10)
+    told = [str(line).partition("allocation ")[2] for line in explain(job.log.records) if ": " in str(line)]
+    ends = dict(each.split(": ", 1) for each in told if ": " in each)
+    assert (ends["0"], ends["1"]) == ("given back", "given back")
+    assert ends["2"] == "ended by itself or by hand, neither given back nor taken by the market"
