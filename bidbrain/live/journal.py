@@ -123,7 +123,7 @@ class Answered:
     """The market's answer to an order: its instances, or the reason for none. price: at `at_s`.
 
     by_market: the market had no room or was too dear; False: a quota, a limit of the stack or the job's end is the
-    reason, which says nothing about the market.
+    reason, which says nothing about the market, or none is known, as for the rest of an order that was filled in part.
     """
 
     at_s: int

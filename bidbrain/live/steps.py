@@ -161,8 +161,13 @@ class DecisionSteps:
         if ends and not together and pending.ordered.order in self._unplaced:
             return (), "it was not placed: the job ends", False
         self._unplaced.discard(pending.ordered.order)
+        order = pending.order
         try:
-            return self._job.cloud.acquire(pending.order), "", True
+            instances = self._job.cloud.acquire(order)
+            if together or order.on_demand or len(instances) == order.instances:
+                return instances, "", True
+            # The rest may be refused by a quota: the next order there says by what.
+            return instances, f"the market sold {len(instances)} of {order.instances}", False
         except RefusedError as error:
             return (), str(error), together or isinstance(error, CapacityError)
         except MarketClosedError as error:

@@ -42,6 +42,24 @@ def test_only_a_lack_of_room_is_evidence_about_a_pool(error: RefusedError, is_sc
         assert (kept, regime > 1.0) == (1.0, True) if is_scarce else (0.0, False)
 
 
+def test_an_order_that_is_filled_in_part_is_no_evidence_until_the_next_one_says_why() -> None:
+    """A quota sells a part, too, as to a new account, and says nothing about the pool."""
+
+    def three(now_s: int, view: MarketView) -> Decision:
+        missing = 3 - len(view.holdings)
+        return Decision((Request(SMALL, 1, ON_DEMAND, missing),) if missing else (), "three", now_s + 300)
+
+    for error, is_scarce in ((QuotaError("the quota"), False), (CapacityError("no room"), True)):
+        job = LoneJob(three)
+        job.cloud.most[SMALL.zone] = 2
+        job.after(0)
+        assert job.cloud.zones() == ["on-demand", SMALL.zone, SMALL.zone]
+        assert refusals(job.service.state, job.at_s)[0] == 0
+        job.cloud.fails[SMALL.zone] = error
+        job.after(300)
+        assert (refusals(job.service.state, job.at_s)[1] > 1.0) is is_scarce
+
+
 def test_an_order_that_a_job_which_ends_did_not_place_is_no_evidence() -> None:
     def two_later(now_s: int, view: MarketView) -> Decision:
         wanted = () if now_s == BEGIN_S else (Request(SMALL, 1, ON_DEMAND), Request(SMALL, 1, 2 * ON_DEMAND))
