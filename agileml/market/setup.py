@@ -29,7 +29,7 @@ from bidbrain.history.prices import History, Market, Steps
 from bidbrain.history.readers import HistoryError, read_history
 from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.live.cloud import Cloud
-from bidbrain.live.dry_run import BudgetError, DryRun, dry_run
+from bidbrain.live.dry_run import BudgetError, DryRun, MaxPriceError, dry_run
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan
 from bidbrain.live.journal import Opened
@@ -190,6 +190,8 @@ def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
         raise ConfigError(f"{setup.plan.scheme}: {error}", key=("market", "policy")) from None
     except BudgetError as error:
         raise ConfigError(str(error).partition(": ")[2], key=("market", "budget_usd")) from None
+    except MaxPriceError as error:
+        raise ConfigError(str(error).partition(": ")[2], key=("market", "max_price")) from None
 
 
 @contextmanager

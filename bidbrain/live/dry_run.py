@@ -17,9 +17,15 @@ from bidbrain.live.journal import Answered, Buy, BuyOnDemand, Decided, Opened, O
 from bidbrain.live.state import JobState
 from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 
+BY_DEADLINE = ("expected_cost", "spot_2026")  # schemes that buy on demand what would come too late otherwise
+
 
 class BudgetError(ValueError):
     """The budget does not pay for the first hour; the message is one sentence."""
+
+
+class MaxPriceError(ValueError):
+    """The highest price forbids machines that the scheme will need; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +55,14 @@ class DryRun:
 
 
 def dry_run(plan: JobPlan, cloud: Cloud, now_s: int) -> DryRun:
-    """Ask the policy as at the job's start. Raises CloudError, PolicyError, BudgetError (less than an hour's money)."""
+    """Ask the policy as at the job's start. Raises CloudError, PolicyError, BudgetError (less than an hour's money),
+    MaxPriceError."""
     setting, reliable = plan.setting, plan.setting.reliable
     state = JobState(setting, [Opened(plan.name, plan.scheme, now_s)])
     quotes = cloud.quotes(now_s)
     hour = reliable.hourly if plan.with_reliable else 0
     _check_budget(plan)
+    _check_max_price(plan)
     if hour:
         lot = on_demand_size(reliable.vcpus, reliable.vcpus_per_machine, cloud.together)
         what = (state.orders, reliable.market, *lot, reliable.on_demand, now_s)
@@ -94,6 +102,20 @@ def _check_budget(plan: JobPlan) -> None:
             f"budget_usd: found {show_usd(budget)} $, expected at least {show_usd(needed)} $, "
             f"the first {first} of the reliable machines alone"
         )
+
+
+def _check_max_price(plan: JobPlan) -> None:
+    """Raise MaxPriceError where no machine may be bought on demand and the scheme cannot do without: it would find out
+    when it is too late."""
+    most, reliable = plan.limits.max_price, plan.setting.reliable
+    has_deadline = plan.scheme in BY_DEADLINE and plan.setting.job.deadline is not None
+    if most is None or most >= reliable.on_demand or not (has_deadline or plan.scheme == "on_demand"):
+        return
+    why = "close to its deadline the job buys them" if has_deadline else "it buys no others"
+    raise MaxPriceError(
+        f"max_price: found {show_usd(most)} $, expected at least {show_usd(reliable.on_demand)} $, what a machine of "
+        f"{reliable.instance_type} costs on demand: {why}"
+    )
 
 
 def _purchase(

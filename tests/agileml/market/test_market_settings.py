@@ -87,3 +87,14 @@ def test_a_budget_below_the_first_hour_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"market.budget_usd: found 0.100000 \$, expected at least 0.209000 \$"
     ):
         first_decision(set_up(from_values(values), "job", "run", 0))
+
+
+def test_a_highest_price_that_forbids_what_a_deadline_needs_is_refused() -> None:
+    from agileml.config.job import from_values
+
+    values = job(max_price=0.2, policy="expected_cost", deadline=2.0)
+    with pytest.raises(
+        ConfigError,
+        match=r"market.max_price: found 0.200000 \$, expected at least 0.209000 \$, what a machine",
+    ):
+        first_decision(set_up(from_values(values), "job", "run", 0))
