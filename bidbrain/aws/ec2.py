@@ -324,8 +324,15 @@ class Ec2:
         return frozenset(each["InstanceId"] for each in self._describe(_by_id(instance_ids)))
 
     def release(self, instance_ids: tuple[str, ...]) -> None:
+        """See `live.cloud.Cloud`. One that may not be ended, as somebody has protected it, keeps no others."""
+        kept: list[str] = []
         for start in range(0, len(instance_ids), BATCH):
-            self._terminate(instance_ids[start : start + BATCH])
+            try:
+                self._terminate(instance_ids[start : start + BATCH])
+            except UnknownOutcomeError as error:
+                kept.append(str(error))
+        if kept:
+            raise UnknownOutcomeError("; ".join(dict.fromkeys(kept)))
 
     def _terminate(self, ids: Sequence[str]) -> None:
         """End machines; what EC2 does not know is gone, or too new to be listed: then it is asked for again. So is one
