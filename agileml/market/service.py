@@ -35,7 +35,7 @@ MOST_FAILURES, WITHIN_S = 10, 3600.0
 
 
 class NotGivenBackError(RuntimeError):
-    """Instances may be left that cost money; the message is one sentence that names them."""
+    """Instances may be left that cost money, or there is no bill; the message is one sentence that names them."""
 
 
 class MarketBackend(Protocol):
@@ -207,14 +207,22 @@ class OpenMarket:
             self._thread.start()
         self._thread.join(timeout=CLOSE_S)
         if self.state.closed is None or self.state.closing is None:
-            machines = [instance.instance_id for instance in self.state.open_instances()]
-            left = ", ".join(machines) or "orders under way"
             late = f"it took more than {CLOSE_S:g} s{': ' * bool(self._failure)}{self._failure}"
-            why = self._problem[0] if self._problem else late
-            raise NotGivenBackError(f"machines may not have been given back ({why}); look after: {left}")
+            raise NotGivenBackError(self._left(self._problem[0] if self._problem else late))
         now_s = self.clock.now_s()
         self.log.stand(now_s, self.state, self._cloud, self._trainer.report(now_s).measured, is_last=True)
         return self.state.closing
+
+    def _left(self, why: str) -> str:
+        """What a job that could not be closed has left: machines, orders, or its bill alone."""
+        state = self.state
+        machines = [
+            each.instance_id for each in state.open_instances() if each.instance_id not in state.released
+        ]
+        if state.closing is not None and not machines and not state.pending:
+            return f"market: all known machines are given back, but there is no bill of them ({why})"
+        left = ", ".join(machines) or "orders under way"
+        return f"machines may not have been given back ({why}); look after: {left}"
 
 
 def pause(stopping: threading.Event, seconds: float) -> None:

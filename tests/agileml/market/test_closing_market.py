@@ -14,7 +14,7 @@ from agileml.market import service as market_service
 from agileml.market.service import NotGivenBackError, OpenMarket
 from agileml.market.setup import MarketSetup, Pacing
 from agileml.runs.folder import MARKET, RunFolder
-from bidbrain.live.cloud import Cloud, CredentialsError
+from bidbrain.live.cloud import Cloud, CredentialsError, UnknownOutcomeError
 from bidbrain.live.job import Timekeeper
 from bidbrain.live.journal import Journal
 from bidbrain.live.unix_clock import UnixClock
@@ -116,4 +116,20 @@ def test_a_job_that_ends_without_credentials_names_them_and_its_machines(
         f"machines may not have been given back (it took more than 1 s: {EXPIRED}); look after: {machine}"
     )
     cloud.refusals = 0
+    market.suspend()
+
+
+def test_machines_that_the_cloud_took_back_are_not_to_be_looked_after(
+    open_market: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing of when they ended, so there is no bill: they were named as if they cost money."""
+    market, cloud = open_market(0)
+    monkeypatch.setattr(market_service, "CLOSE_S", 1.0)
+    cloud.fails["ended"] = UnknownOutcomeError("listing machines: AWS answers RequestLimitExceeded")
+    with pytest.raises(NotGivenBackError) as left:
+        market.close("told to stop")
+    assert not cloud.running
+    assert str(left.value) == (
+        "market: all known machines are given back, but there is no bill of them (it took more than 1 s)"
+    )
     market.suspend()
