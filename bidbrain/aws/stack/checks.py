@@ -11,7 +11,7 @@ from ipaddress import IPv4Network
 from bidbrain.aws.site import HEAD_GIB, Site
 from bidbrain.aws.stack.names import names_of
 from bidbrain.machines import TABLE_REGION, UnknownTypeError, find_type
-from bidbrain.money import show_usd
+from bidbrain.money import micro_usd, show_usd
 
 DISK_USD_PER_GIB_MONTH = 0.08  # gp3 in us-east-1
 ADDRESS_USD_PER_H = 0.005  # a public IPv4 address
@@ -326,6 +326,13 @@ def _rights(site: Site, facts: Facts) -> Iterator[Check]:
 
 
 def _budget(site: Site, scale: Scale, facts: Facts) -> Iterator[Check]:
+    most = None if site.stack_budget_usd is None else micro_usd(site.stack_budget_usd)
+    if scale.budget is not None and most is not None and most < scale.budget:
+        text = (
+            f"market.stack_budget_usd: found {show_usd(most)}, expected at least {show_usd(scale.budget)}, "
+            "market.budget_usd: the stack takes no job that may cost more than all of its jobs together"
+        )
+        yield Check("budget", Verdict.WRONG, text)
     sure = [cost for cost in costs(site, scale, facts) if cost.is_sure]
     if scale.budget is None or any(cost.per_h is None for cost in sure):
         return

@@ -150,6 +150,19 @@ def test_what_is_wrong_is_one_sentence() -> None:
     assert all("\n" not in text for texts in found.values() for text in texts)
 
 
+def test_a_budget_of_all_jobs_below_that_of_one_is_said_before_the_head_costs_money() -> None:
+    """Every job would be refused, as if earlier ones had spent the rest."""
+    told = [wrong(SITE.model_copy(update={"stack_budget_usd": usd})) for usd in (2.99, 3.0, None)]
+    assert told == [
+        [
+            "market.stack_budget_usd: found 2.990000, expected at least 3.000000, market.budget_usd: the stack takes "
+            "no job that may cost more than all of its jobs together"
+        ],
+        [],
+        [],
+    ]
+
+
 def test_the_reliable_machines_and_the_head_need_an_offer_in_the_first_zone() -> None:
     """Also where their type is one of the spot machines', which may lack it there: EC2 sells neither elsewhere."""
     first, second = SITE.zones
