@@ -217,7 +217,8 @@ class Ec2:
                 self._place = self._look_again()
 
     def _remember(self, market: Market, now_s: int, error: CloudError) -> None:
-        kind = next((each for each in (CapacityError, QuotaError) if isinstance(error, each)), RefusedError)
+        kinds: tuple[type[RefusedError], ...] = (CapacityError, QuotaError)
+        kind = next((each for each in kinds if isinstance(error, each)), RefusedError)
         if market.zone != ON_DEMAND_ZONE:
             self._refusals[market] = now_s + FULL_S, kind
 
