@@ -98,7 +98,8 @@ def up(config: Config, settings: Settings = None, yes: Yes = False) -> None:
         _stop_if_wrong(report)
         _show_costs(report)
         hour = report.costs[0].per_h or 0
-        _ask(f"Make the stack {stack.site.name}? Its head costs {hour / 1e6:.3f} $/h until `down`.", yes)
+        where = f"{stack.site.name} in account {report.facts.account}"
+        _ask(f"Make the stack {where}? Its head costs {hour / 1e6:.3f} $/h until `down`.", yes)
         head = stack.up(report, wheel, _tell)
         print(f"\nThe head {head.instance_id} is starting; it is ready in about five minutes. To reach it:\n")
         print(stack.how_to_reach(head.instance_id))
@@ -123,7 +124,8 @@ def status(
             print(json.dumps({"parts": [f"{p.kind} {p.name}" for p in parts], "machines": rows}, indent=2))
             return
         if not parts and not machines:
-            print(f"There is nothing of the stack {stack.site.name} in {stack.site.region}.")
+            where = f"{stack.site.region} of account {stack.account()}"
+            print(f"There is nothing of the stack {stack.site.name} in {where}.")
             return
         for part in parts:
             print(f"{part.kind:<20} {part.name}{'' if part.is_whole else '  (interrupted: say `up` again)'}")
@@ -148,14 +150,19 @@ def down(
 
     with _sentences():
         stack = _stack(config, settings)
-        remover = stack.down(stack.account(), keep_data)
+        remover = stack.down(account := stack.account(), keep_data)
         found = remover.found()
         if found:
             objects = [each for each in found if each.kind is PartKind.OBJECTS]
             lost = f", with {objects[0].value} objects in {objects[0].name}" if objects else ""
-            _ask(f"Remove the {len(found)} parts of the stack {stack.site.name}{lost}?", yes)
+            parts = f"{len(found)} parts of the stack {stack.site.name} in account {account}"
+            _ask(f"Remove the {parts}{lost}?", yes)
             remover.down(_tell)
-        stack.forget_token()
+            stack.forget_token()
+        else:  # a head in an account that was not looked at costs money until somebody removes it
+            print(
+                f"Account {account} has nothing to remove; a stack of another one is seen with its credentials."
+            )
         _prove(stack, keep_data)
 
 

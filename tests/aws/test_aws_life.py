@@ -210,7 +210,21 @@ def test_the_templates_are_printed_as_they_are_used(proteus: Callable[..., str])
 
 def test_nobody_to_ask(proteus: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
-    assert "say --yes" in proteus("up", str(CONFIG), *LIFE, code=2)
+    said = proteus("up", str(CONFIG), *LIFE, code=2)
+    assert "say --yes" in said and "Make the stack life in account 123456789012?" in said
+
+
+def test_credentials_of_another_account_remove_nothing_and_say_so(
+    proteus: Callable[..., str], tmp_path: Path
+) -> None:
+    """As in a shell without the profile: the head in the right account costs money, and its token is still needed."""
+    token = tmp_path / ".proteus" / "aws" / "us-east-1-elsewhere.token"
+    token.parent.mkdir(parents=True)
+    token.write_text("of the other account's stack")
+    elsewhere = ("--set", "market.name=elsewhere")
+    assert "Account 123456789012 has nothing to remove" in proteus("down", str(CONFIG), *elsewhere)
+    assert token.exists()
+    assert "in us-east-1 of account 123456789012." in proteus("status", str(CONFIG), *elsewhere)
 
 
 def test_another_market_is_refused(proteus: Callable[..., str]) -> None:
