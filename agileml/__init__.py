@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agileml.compiled_code import name_place
+
 if TYPE_CHECKING:
     from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates
     from agileml.apps.files.formats.parquet import ParquetDataset
@@ -51,6 +53,8 @@ _HOMES = {
 }
 _HOMES |= dict.fromkeys(("MlflowLogger", "WandbLogger"), "agileml.runs.loggers.services")
 _HOMES |= dict.fromkeys(("Callback", "EarlyStopping"), "agileml.runs.callbacks")
+
+name_place()
 
 
 def __getattr__(name: str) -> Any:
