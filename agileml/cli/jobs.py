@@ -70,9 +70,11 @@ def server_at(address: str | None) -> JobServer:
     return JobServer(find_server(address or os.environ.get(URL_VARIABLE) or "auto"))
 
 
-def folder_of(run: str) -> Path | None:
+def folder_of(run: str, address: str | None) -> Path | None:
     """The folder of a run; None: this is a job's id. Raises BadParameter for the path of something else."""
     if os.path.isdir(run):
+    if address is not None and os.sep not in run:
+        return None  # its results, copied from the head, may lie here under its id
         return Path(run)
     expected = "expected the id of a job or the folder of a run"
     if os.path.exists(run):
@@ -193,7 +195,7 @@ def status(
 ) -> None:
     """Show how far runs are: stage, clock, machines, clocks/s, spend, time left. Without an id: all jobs."""
     with sentences():
-        if run is not None and (folder := folder_of(run)) is not None:
+        if run is not None and (folder := folder_of(run, address)) is not None:
             from agileml.runs.status import read_status
 
             _show_folder(read_status(folder), as_json)
@@ -282,13 +284,14 @@ def logs(
     address: Address = None,
 ) -> None:
     """Print what a job has printed. With -f: until it ends; the exit code is then 1 if it failed."""
-    if (folder := folder_of(run)) is not None:
+    if (folder := folder_of(run, address)) is not None:
         from agileml.runs.event_log import EVENTS
 
         if not os.path.isfile(folder / EVENTS):
             raise typer.BadParameter(f"{run} holds no run, expected the id of a job")
         raise typer.BadParameter(
-            f"{run} is a folder: its run printed to its own terminal, and `proteus status {run}` says how it stands"
+            f"{run} is a folder: its run printed to its own terminal, and `proteus status {run}` says how it stands; "
+            "expected --address for a job of this id"
         )
     with sentences():
         server = server_at(address)
@@ -325,7 +328,7 @@ def watch(
     from agileml.runs.report.view import MOST_NEWS
 
     with sentences():
-        if (folder := folder_of(run)) is not None:
+        if (folder := folder_of(run, address)) is not None:
             if not os.path.isfile(folder / EVENTS):
                 raise typer.BadParameter(f"{run} holds no run, expected a folder with {EVENTS}")
             look = RunPage(folder, MOST_NEWS if freeze is None else MOST_TOLD).look
@@ -345,7 +348,7 @@ def stop(
 ) -> None:
     """End a run early, at its next cut, which becomes its result and its last checkpoint."""
     with sentences():
-        if (folder := folder_of(run)) is not None:
+        if (folder := folder_of(run, address)) is not None:
             _stop_folder(folder, wait)
         else:
             _stop_job(run, server_at(address), wait)

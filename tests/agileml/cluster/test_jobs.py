@@ -188,6 +188,20 @@ def test_a_job_whose_output_has_gone_hides_no_other(
     assert said.err == "proteus: logs of old: Request failed with status code 500\n"
 
 
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "watch"])
+def test_a_job_is_meant_where_a_cluster_is_named_though_a_copy_of_its_results_lies_here(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`scp -r HEAD:proteus-runs/$ID .`, as the guide has it, made each of them look at the copy."""
+    (tmp_path / "mlr-1").mkdir()
+    (tmp_path / "mlr-1" / EVENTS).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main([command, "mlr-1", "--address", "http://127.0.0.1:1"])
+    assert left.value.code == 2
+    assert "no dashboard answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
 def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     sequential(out)
