@@ -38,6 +38,7 @@ Address = Annotated[
     ),
 ]
 TAIL_LINES = 5  # of a job that is over
+MESSAGE_SIGNS = 400  # of one that has printed nothing
 LATER_S = 60.0  # that a process may need to end after its run; a notebook lives on
 
 
@@ -72,9 +73,9 @@ def server_at(address: str | None) -> JobServer:
 
 def folder_of(run: str, address: str | None) -> Path | None:
     """The folder of a run; None: this is a job's id. Raises BadParameter for the path of something else."""
-    if os.path.isdir(run):
     if address is not None and os.sep not in run:
         return None  # its results, copied from the head, may lie here under its id
+    if os.path.isdir(run):
         return Path(run)
     expected = "expected the id of a job or the folder of a run"
     if os.path.exists(run):
@@ -239,11 +240,12 @@ def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bo
     print(f"{job.id}: {job.state}, {duration(seconds)}")
     if standing is not None:
         print(f"  {line(standing[0], None if job.is_over else standing[1])}")
-    if is_one and job.is_over:
-        for text in _plain(log)[-TAIL_LINES:]:
+    if is_one:
+        said = _plain(log)[-TAIL_LINES:] if job.is_over else []
+        if not said and standing is None and job.message:  # what Ray says, as of a job that could not begin
+            said = [" ".join(job.message.split())[:MESSAGE_SIGNS]]
+        for text in said:
             print(f"  {text}")
-    elif is_one and standing is None and job.message:
-        print(f"  {job.message}")
 
 
 def _output(job: SubmittedJob, server: JobServer) -> list[str]:

@@ -236,6 +236,33 @@ def pretend(out: Path, **changes: object) -> None:
     log.write_text("\n".join([header, json.dumps(event), *rest, ""]))
 
 
+class CouldNotBegin:
+    """A job server one of whose jobs has ended before it printed a word."""
+
+    url = "http://127.0.0.1:8265"
+
+    def job(self, name: str) -> SubmittedJob:
+        why = "runtime_env setup failed: Failed to set up runtime environment.\nNo space left on device"
+        return SubmittedJob(name, "FAILED", why, 1.0, 2.0, None)
+
+    def log(self, name: str) -> str:
+        return ""
+
+
+def test_a_job_that_could_not_begin_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said to have failed, and not a word more; its logs are empty."""
+    monkeypatch.setattr(jobs, "server_at", lambda address: CouldNotBegin())
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "mlr-1"])
+    assert not ended.value.code
+    assert capsys.readouterr().out.splitlines() == [
+        "mlr-1: FAILED, 1 s",
+        "  runtime_env setup failed: Failed to set up runtime environment. No space left on device",
+    ]
+
+
 def test_a_log_of_another_version_is_a_sentence(tmp_path: Path) -> None:
     out = tmp_path / "run"
     sequential(out)
