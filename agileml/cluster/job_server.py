@@ -126,15 +126,30 @@ class JobServer:
         self, job: str, entrypoint: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
     ) -> None:
         """Upload the files that `runtime_env` names and start the job; returns once the server accepted it."""
-        _in_one_sentence(
-            lambda: self._client.submit_job(
-                submission_id=job,
-                entrypoint=entrypoint,
-                runtime_env=dict(runtime_env),
-                metadata=dict(metadata),
-            ),
-            "submit",
-        )
+        import requests
+
+        try:
+            _in_one_sentence(
+                lambda: self._client.submit_job(
+                    submission_id=job,
+                    entrypoint=entrypoint,
+                    runtime_env=dict(runtime_env),
+                    metadata=dict(metadata),
+                ),
+                "submit",
+            )
+        except ClusterError as error:
+            cause = error.__cause__
+            # Of a name that is no UTF-8 Ray says that the folder must be one.
+            for each in (cause, cause and cause.__context__):
+                if isinstance(each, UnicodeEncodeError):
+                    raise ClusterError(
+                        f"submit: found the file {each.object!a} in the folder that is uploaded, expected names "
+                        "in UTF-8"
+                    ) from None
+            if isinstance(cause, requests.RequestException):  # perhaps the answer alone was lost
+                raise ClusterError(f"{error}; `proteus status {job}` tells whether it was taken") from None
+            raise
 
     def jobs(self) -> list[SubmittedJob]:
         """Our jobs, the oldest first."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import ray
 from aiohttp import web
 
+from agileml.cluster.errors import ClusterError
 from agileml.cluster.job_server import URL_VARIABLE, JobServer, find_server
 
 
@@ -26,6 +29,14 @@ async def no_jobs(_: web.Request) -> web.Response:
 async def one_job(_: web.Request) -> web.Response:
     told = {"type": "SUBMISSION", "submission_id": "job", "status": "RUNNING", "entrypoint": ""}
     return web.json_response(told)
+
+
+async def taken_unheard(request: web.Request) -> web.Response:
+    """Takes a job, and loses the connection before it answers."""
+    await request.read()
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
 
 
 async def endless(request: web.Request) -> web.WebSocketResponse:
@@ -45,6 +56,7 @@ def served() -> Iterator[str]:
     app = web.Application()
     app.router.add_get("/api/version", version)
     app.router.add_get("/api/jobs/", no_jobs)
+    app.router.add_post("/api/jobs/", taken_unheard)
     app.router.add_get("/api/jobs/job", one_job)
     app.router.add_get("/api/jobs/job/logs/tail", endless)
     runner = web.AppRunner(app)
@@ -96,3 +108,23 @@ def test_an_output_that_is_closed_ends_the_following_as_itself(environment: pyte
     with served() as url, pytest.raises(BrokenPipeError):
         JobServer(find_server(url)).follow("job", say)
     assert len(said) == 1
+
+
+def test_a_job_whose_answer_is_lost_is_named(environment: pytest.MonkeyPatch) -> None:
+    """It runs, perhaps, and its id was nowhere to be seen: submitted again, it ran twice."""
+    with served() as url:
+        server = JobServer(find_server(url))
+        with pytest.raises(ClusterError, match=r"`proteus status mlr-1` tells whether it was taken"):
+            server.submit("mlr-1", "exec python", {}, {})
+
+
+def test_a_file_whose_name_is_no_utf8_is_named(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray said that the folder must be an existing directory or an archive."""
+    (tmp_path / os.fsdecode(b"caf\xe9.csv")).touch()
+    with served() as url:
+        server = JobServer(find_server(url))
+        with pytest.raises(ClusterError) as refused:
+            server.submit("mlr-1", "exec python", {"working_dir": str(tmp_path)}, {})
+    assert str(refused.value) == (
+        r"submit: found the file 'caf\udce9.csv' in the folder that is uploaded, expected names in UTF-8"
+    )
