@@ -56,7 +56,8 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
 def append_rows(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
     """Add rows to an archive, without those that it has; returns (new rows, all rows now).
 
-    Processes that add to one archive, or to archives of one folder, do so one after the other.
+    Processes that add to one archive, or to archives of one folder, do so one after the other. Of a link the file that
+    it leads to is the archive, and stays it.
 
     Raises HistoryError for an archive that cannot be read, OSError.
     """
@@ -74,6 +75,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder, which the kernel drops with the process. Waits for it; raises OSError."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+    path = path.resolve()
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:

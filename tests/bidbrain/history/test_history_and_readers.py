@@ -268,6 +268,17 @@ def test_an_archive_grows_without_doubles(tmp_path: Path) -> None:
     assert [row[0] for row in read_rows(path)] == [5, 10, 12]
 
 
+def test_an_archive_may_be_a_link(tmp_path: Path) -> None:
+    """A new file took the place of the link, and the archive on the other disk grew no more."""
+    (tmp_path / "large").mkdir()
+    link, archive = tmp_path / "archive.csv", tmp_path / "large" / "prices.csv"
+    link.symlink_to(archive)
+    for at_s in (5, 10):
+        append_rows(link, [(at_s, "m", "z", "L", at_s)])
+        assert link.is_symlink() and [row[0] for row in read_rows(archive)][-1] == at_s
+    assert len(list(read_rows(archive))) == 2
+
+
 def test_processes_that_add_to_an_archive_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "archive.csv"
     context = multiprocessing.get_context("fork")
