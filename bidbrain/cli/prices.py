@@ -188,7 +188,7 @@ def generate(
 ) -> None:
     """Make a seeded market of a given character, for people without recordings. It is no evidence about a real one."""
     from bidbrain.cli.common import prices_of, split, user_errors, writing
-    from bidbrain.history.archive import rows_of, write_rows
+    from bidbrain.history.archive import repeated_rows_of, write_rows
     from bidbrain.history.generate import Character
     from bidbrain.history.generate import generate as make
     from bidbrain.instants import Interval
@@ -211,10 +211,8 @@ def generate(
     costs = {name: price for name, (price, _) in listed.items()} | own
     markets = [(kind, zone, costs[kind]) for kind in split(types) for zone in split(zones)]
     with writing(out):
-        count = write_rows(out, rows_of(make(markets, span, Character(character), seed)))
-    print(
-        f"{out}: {count} price changes of {len(markets)} made {character} markets (not recorded; seed {seed})"
-    )
+        count = write_rows(out, repeated_rows_of(make(markets, span, Character(character), seed)))
+    print(f"{out}: {count} prices of {len(markets)} made {character} markets (not recorded; seed {seed})")
 
 
 @prices.command()

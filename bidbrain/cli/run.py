@@ -19,7 +19,7 @@ from bidbrain.accounts.ledger import Ledger, write_ledgers
 from bidbrain.cli.common import make_folder, new_folder, unwritable
 from bidbrain.config import ConfigError, SimulateConfig, load_config
 from bidbrain.files.whole_file import write_text
-from bidbrain.history.archive import rows_of, write_rows
+from bidbrain.history.archive import repeated_rows_of, write_rows
 from bidbrain.history.availability import read_trace
 from bidbrain.history.generate import MADE
 from bidbrain.money import MICRO_USD
@@ -264,7 +264,7 @@ def write_books(
     prices = ""
     if experiment.setting.pools or MADE in experiment.setting.history.sources:
         priced = folder / f"prices{which}.csv"
-        write_rows(priced, rows_of(experiment.setting.history))
+        write_rows(priced, repeated_rows_of(experiment.setting.history))
         prices = f" (their prices: {priced})"
     console.print(f"{ledger}: {count} jobs{prices}", soft_wrap=True, highlight=False, markup=False)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from bidbrain.files.whole_file import whole_file
 from bidbrain.history.prices import History
 from bidbrain.history.readers import COLUMNS, Row, read_rows
-from bidbrain.instants import show_instant
+from bidbrain.instants import DAY_S, show_instant
 from bidbrain.money import show_usd
 
 
@@ -25,6 +25,20 @@ def rows_of(history: History) -> list[Row]:
         for market, steps in history.steps.items()
         for at_s, price in zip(steps.times.tolist(), steps.prices.tolist(), strict=True)
     )
+
+
+def repeated_rows_of(history: History) -> list[Row]:
+    """The same with a price that stays once a day and at the end, as AWS has it. Read again, they are this history:
+    days in which nothing changes would be holes, and the recording would end with its last change.
+    """
+    rows: list[Row] = []
+    for market, steps in history.steps.items():
+        ends = [*steps.times[1:].tolist(), history.end_s]
+        for at_s, end_s, price in zip(steps.times.tolist(), ends, steps.prices.tolist(), strict=True):
+            times = range(at_s, max(end_s, at_s + 1), DAY_S)
+            rows += [(time_s, market.instance_type, market.zone, market.product, price) for time_s in times]
+        rows.append((history.end_s, *rows[-1][1:]))
+    return sorted(set(rows))
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
@@ -61,6 +75,7 @@ def append_rows(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
 
     Raises HistoryError for an archive that cannot be read, OSError.
     """
+    path = path.resolve()
     found = set(rows)  # a fetch takes minutes: before the others are held up
     with _alone_in(path.parent):
         there = list(read_rows(path)) if path.exists() else []
@@ -75,7 +90,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder, which the kernel drops with the process. Waits for it; raises OSError."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-    path = path.resolve()
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
