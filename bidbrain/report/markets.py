@@ -120,8 +120,10 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
     figure, axes = new_figure(10.5, 8, 3, 1)
     times, heights = _stacked(spans, markets, window.start_s, window.end_s)
     most = _draw_vcpus(axes[0], times, dict(zip(markets, heights, strict=True)), colours, evictions)
+    # Each job has an image of its own, which knows no other: of two classes of one name it must say which.
+    name = header.scheme if ":" in header.scheme else label(header.scheme)
     axes[0].set_title(
-        f"{label(header.scheme)}, {header.job_hours:g} h of work from {show_instant(header.start_s)}: vCPUs"
+        f"{name}, {header.job_hours:g} h of work from {show_instant(header.start_s)}: vCPUs"
         + (" (peaks: replacements boot inside the old hour)" if most > header.cap_vcpus + 12 else ""),
         fontsize=11, loc="left",
     )  # fmt: skip

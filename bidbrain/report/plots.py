@@ -8,19 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from bidbrain.money import HOUR_S
-from bidbrain.report.style import KIND_COLOURS, label, new_figure, plain_ticks, save, scheme_colour
+from bidbrain.report.style import KIND_COLOURS, labels, new_figure, plain_ticks, save, scheme_colours
 from bidbrain.simulate.experiment import Result, Row
 
 
 def plot_cost_and_runtime(rows: Sequence[Row], path: Path) -> Path:
     """Bars per scheme and job length (thesis, figures 4.7 and 4.8); whiskers are the 95% intervals of the cost."""
     hours = sorted({row.job_hours for row in rows})
+    label, colour = (of([row.scheme for row in rows]) for of in (labels, scheme_colours))
     figure, axes = new_figure(10.5, 2.1 + 0.42 * len(rows), len(hours), 2)
     for i, length in enumerate(hours):
         own = [row for row in rows if row.job_hours == length][::-1]
-        names = [label(row.scheme) + (" *" if row.yardstick else "") for row in own]
+        names = [label[row.scheme] + (" *" if row.yardstick else "") for row in own]
         places = np.arange(len(own))
-        colours = [scheme_colour(row.scheme) for row in own]
+        colours = [colour[row.scheme] for row in own]
         cost, runtime = axes[2 * i], axes[2 * i + 1]
         means = np.array([row.cost for row in own])
         spread = np.array(
@@ -58,6 +59,7 @@ def plot_cost_and_runtime(rows: Sequence[Row], path: Path) -> Path:
 def plot_machine_hours(results: Sequence[Result], vcpus_per_machine: int, path: Path) -> Path:
     """Machine hours per job by kind (thesis, figure 4.9): on-demand, spot that was paid, spot that was free."""
     hours = sorted({result.job_hours for result in results})
+    label = labels([result.scheme for result in results])
     figure, axes = new_figure(10, 1.5 + 0.42 * len(results), len(hours), 1)
     for axis, length in zip(axes, hours, strict=True):
         own = [r for r in results if r.job_hours == length and r.finished and not r.is_bound]
@@ -75,7 +77,7 @@ def plot_machine_hours(results: Sequence[Result], vcpus_per_machine: int, path: 
                 textcoords="offset points", va="center", fontsize=9,
             )  # fmt: skip
         axis.set_yticks(range(len(own)))
-        axis.set_yticklabels([label(result.scheme) for result in own])
+        axis.set_yticklabels([label[result.scheme] for result in own])
         axis.grid(True, axis="x", color="#e5e7eb", linewidth=0.8)
         axis.grid(False, axis="y")
         axis.margins(x=0.1)
@@ -100,17 +102,18 @@ def _hours(result: Result, kind: str) -> float:
 def plot_cost_against_runtime(results: Sequence[Result], path: Path) -> Path:
     """Every job as a point, every scheme's mean as a disc; one panel per job length."""
     hours = sorted({result.job_hours for result in results})
+    label, colours = (of([result.scheme for result in results]) for of in (labels, scheme_colours))
     figure, axes = new_figure(6.6 * len(hours) + 1.6, 5, 1, len(hours))
     for axis, length in zip(axes, hours, strict=True):
         for result in results:
             if result.job_hours != length or not result.finished:
                 continue
             costs, times = result.costs(), result.runtimes()
-            colour = scheme_colour(result.scheme)
+            colour = colours[result.scheme]
             axis.scatter(times, costs, s=5, color=colour, alpha=0.18, linewidths=0)
             axis.scatter(
                 [np.mean(times)], [np.mean(costs)], s=75, color=colour, edgecolor="white", linewidth=1.2,
-                label=label(result.scheme) + (" *" if result.yardstick else ""), zorder=3,
+                label=label[result.scheme] + (" *" if result.yardstick else ""), zorder=3,
             )  # fmt: skip
         axis.set_xlabel("runtime (all on-demand = 1)")
         axis.set_ylabel("cost (all on-demand = 1), log scale")
@@ -131,21 +134,23 @@ def plot_cost_against_runtime(results: Sequence[Result], path: Path) -> Path:
 def plot_sweep(key: str, values: Sequence[float], tables: Sequence[Sequence[Row]], path: Path) -> Path:
     """Cost and runtime of every scheme over the values of one setting."""
     figure, (cost, runtime) = new_figure(11.5, 4.4, 1, 2)
+    in_order = sorted(zip(values, tables, strict=True), key=lambda each: each[0])
     lines = {(row.scheme, row.job_hours): None for rows in tables for row in rows}
+    label, colours = (of([scheme for scheme, _ in lines]) for of in (labels, scheme_colours))
     many = len({hours for _, hours in lines}) > 1 and key != "job_hours"
     keys = list(lines) if key != "job_hours" else list({(scheme, None): None for scheme, _ in lines})
     lengths = list(dict.fromkeys(hours for _, hours in keys))
     for scheme, hours in keys:
         own = [
             (value, row)
-            for value, rows in zip(values, tables, strict=True)
+            for value, rows in in_order
             for row in rows
             if row.scheme == scheme and (hours is None or row.job_hours == hours)
         ]
         at = [value for value, _ in own]
-        name = label(scheme) + (f", {hours:g} h" if many and hours is not None else "")
+        name = label[scheme] + (f", {hours:g} h" if many and hours is not None else "")
         # A scheme has one colour, each length of its jobs a style.
-        colour, style = scheme_colour(scheme), ("-", "--", ":", "-.")[lengths.index(hours) % 4]
+        colour, style = colours[scheme], ("-", "--", ":", "-.")[lengths.index(hours) % 4]
         cost.plot(at, [row.cost for _, row in own], marker="o", ms=4, color=colour, ls=style, label=name)
         cost.fill_between(
             at, [r.cost_low for _, r in own], [r.cost_high for _, r in own], color=colour, alpha=0.12

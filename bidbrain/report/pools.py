@@ -10,7 +10,7 @@ import numpy as np
 from bidbrain.accounts.ledger import ENDINGS, EntryKind, Ledger
 from bidbrain.history.availability import Trace
 from bidbrain.money import HOUR_S
-from bidbrain.report.style import KIND_COLOURS, as_written, label, new_figure, save
+from bidbrain.report.style import KIND_COLOURS, as_written, labels, new_figure, save
 from bidbrain.setting import ON_DEMAND_ZONE
 
 
@@ -36,6 +36,7 @@ def plot_pools(pools: Sequence[Trace], path: Path) -> Path:
 
 def plot_pool_job(ledgers: Sequence[Ledger], pools: Sequence[Trace], path: Path) -> Path:
     """Nodes held over time for one job of each scheme: spot and on-demand; the line is the capacity of the pools."""
+    names = labels(ledger.header.scheme for ledger in ledgers)
     figure, axes = new_figure(10.5, 0.8 + 2.2 * len(ledgers), len(ledgers), 1)
     for axis, ledger in zip(axes, ledgers, strict=True):
         start_s = ledger.header.start_s
@@ -78,7 +79,7 @@ def plot_pool_job(ledgers: Sequence[Ledger], pools: Sequence[Trace], path: Path)
         )
         axis.set_xlim(0, (end_s - start_s) / HOUR_S)
         axis.set_ylim(0, 1.08 * top)
-        axis.set_title(f"{label(ledger.header.scheme)}: nodes held", fontsize=10, loc="left")
+        axis.set_title(f"{names[ledger.header.scheme]}: nodes held", fontsize=10, loc="left")
     axes[0].legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
     axes[-1].set_xlabel("hours since the job's start")
     return save(figure, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bidbrain.files.whole_file import whole_file
+from bidbrain.report.tables import names_of
 
 SCHEME_COLOURS = {
     "on_demand": "#6b7280",
@@ -33,14 +35,24 @@ KIND_COLOURS = {"on-demand": "#6b7280", "spot, paid": "#2f6fb3", "spot, free": "
 MARKET_COLOURS = plt.get_cmap("tab10").colors
 
 
-def scheme_colour(name: str) -> str:
-    """The colour of a scheme, the same in every plot."""
-    return SCHEME_COLOURS.get(name) or OTHERS[sum(map(ord, name)) % len(OTHERS)]
+def scheme_colours(schemes: Iterable[str]) -> dict[str, str]:
+    """The colour of each scheme: the same in every plot of the same schemes, and no two alike if there are enough."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(schemes):
+        usual = SCHEME_COLOURS.get(name) or OTHERS[sum(map(ord, name)) % len(OTHERS)]
+        taken = found.values()
+        found[name] = next((each for each in (usual, *OTHERS) if each not in taken), usual)
+    return found
 
 
 def label(scheme: str) -> str:
     """A scheme's name for people."""
     return scheme.rpartition(":")[2].replace("_", " ")
+
+
+def labels(schemes: Iterable[str]) -> dict[str, str]:
+    """The same for schemes that are shown side by side."""
+    return {scheme: name if ":" in name else label(name) for scheme, name in names_of(schemes).items()}
 
 
 def as_written(text: object) -> str:

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -32,9 +33,17 @@ def show(value: float, digits: int = 3) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
+def names_of(schemes: Iterable[str]) -> dict[str, str]:
+    """The names of schemes side by side: of a class of the user's the last part, where no other scheme has it."""
+    last = {scheme: scheme.rpartition(":")[2] for scheme in schemes}
+    counts = Counter(last.values())
+    return {scheme: name if counts[name] == 1 else scheme for scheme, name in last.items()}
+
+
 def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
     """For people: one table per job length, one line per scheme; fits 80 columns."""
     tables = []
+    shown = names_of(row.scheme for row in rows)
     for hours in dict.fromkeys(row.job_hours for row in rows):
         table = Table(
             title=f"{title}, jobs of {hours:g} h",
@@ -51,7 +60,7 @@ def rich_tables(rows: Sequence[Row], title: str) -> list[Table]:
             if row.job_hours != hours:
                 continue
             table.add_row(
-                row.scheme.rpartition(":")[2] + (" *" if row.yardstick else ""),
+                shown[row.scheme] + (" *" if row.yardstick else ""),
                 show(row.cost, 4),
                 f"{show(row.cost_low)}-{show(row.cost_high)}",
                 show(row.runtime),
