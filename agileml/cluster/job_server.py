@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,7 +68,7 @@ def find_server(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
             "--include-dashboard=true"
         )
     name = url.removeprefix("http://").rpartition(":")[0]
-    if name in ("127.0.0.1", "localhost", "[::1]") and not _is_here(host):
+    if name in ("127.0.0.1", "localhost", "[::1]") and not is_this_computer(host):
         port_there = url.rpartition(":")[2]
         raise ClusterError(
             f"address: the job server of {host} listens on its loopback only; forward it with "
@@ -102,10 +104,14 @@ def _url_known_to(host: str, port: int) -> str | None:
     return f"http://{found.decode()}" if found else None
 
 
-def _is_here(host: str) -> bool:
-    if host in ("127.0.0.1", "localhost", "::1"):
-        return True
-    return any(host == a.address for addresses in psutil.net_if_addrs().values() for a in addresses)
+def is_this_computer(host: str) -> bool:
+    """True for an address of this computer, and for a name that leads to one."""
+    try:
+        found = {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
+    except OSError:  # not known here
+        return False
+    own = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+    return any(address in own or ip_address(address).is_loopback for address in found)
 
 
 class JobServer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import ray
 from aiohttp import web
 
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.job_server import URL_VARIABLE, JobServer, find_server
+from agileml.cluster.job_server import URL_VARIABLE, JobServer, find_server, is_this_computer
 
 
 async def version(_: web.Request) -> web.Response:
@@ -128,3 +129,16 @@ def test_a_file_whose_name_is_no_utf8_is_named(environment: pytest.MonkeyPatch, 
     assert str(refused.value) == (
         r"submit: found the file 'caf\udce9.csv' in the folder that is uploaded, expected names in UTF-8"
     )
+
+
+def test_a_head_that_is_named_is_this_computer() -> None:
+    """On the head itself `--address $(hostname):6379` was told to forward the port from another computer."""
+    named = [socket.gethostname()]
+    try:
+        socket.getaddrinfo(named[0], None)
+    except OSError:  # a computer that does not know itself
+        named = []
+    # Debian leads the computer's name to the second of these.
+    here = ["127.0.0.1", "127.0.1.1", "::1", "localhost", *named]
+    assert [host for host in here if not is_this_computer(host)] == []
+    assert not is_this_computer("203.0.113.1")
