@@ -126,7 +126,8 @@ class History:
     """Markets with their steps. `holes`: times of over 25 h in which no market had a row.
 
     `end_s` is the last row's instant: nothing is known after it. `gone`: markets whose own rows end over 25 h before
-    the recording does, and when; their last price is taken to hold.
+    the recording does, and when; their last price is taken to hold. `gaps`: markets that alone have no row for over
+    25 h, and the longest such time; the price before it is taken to hold.
     """
 
     steps: Mapping[Market, Steps]
@@ -134,6 +135,7 @@ class History:
     holes: tuple[Interval, ...] = ()
     sources: tuple[str, ...] = field(default=(), compare=False)
     gone: Mapping[Market, int] = field(default_factory=dict)
+    gaps: Mapping[Market, Interval] = field(default_factory=dict)
 
     @cached_property
     def start_s(self) -> int:
@@ -151,16 +153,23 @@ class History:
         """The same recording with only these markets; holes and end stay those of the recording."""
         steps = {market: self.steps[market] for market in markets}
         gone = {market: at_s for market, at_s in self.gone.items() if market in steps}
-        return History(steps, self.end_s, self.holes, self.sources, gone)
+        gaps = {market: gap for market, gap in self.gaps.items() if market in steps}
+        return History(steps, self.end_s, self.holes, self.sources, gone, gaps)
 
     @property
     def gone_notes(self) -> tuple[str, ...]:
-        """A sentence for each market that ends early."""
-        return tuple(
+        """A sentence for each market that ends early, and one for each that has a gap of its own."""
+        ends = (
             f"{market} has no row after {show_instant(at_s)}, {(self.end_s - at_s) / DAY_S:.1f} days before the "
             "recording ends: its last price is taken to hold"
             for market, at_s in self.gone.items()
         )
+        gaps = (
+            f"{market} has no row from {show_instant(gap.start_s)} to {show_instant(gap.end_s)}, "
+            f"{gap.seconds / DAY_S:.1f} days, where others have: its price before is taken to hold"
+            for market, gap in self.gaps.items()
+        )
+        return (*ends, *gaps)
 
     def usable(self, window: Interval) -> tuple[Interval, ...]:
         """`window` without the holes, cut to the recording."""

@@ -11,7 +11,7 @@ import io
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bidbrain.history.prices import HOLE_S, History, Market, Steps, find_holes
-from bidbrain.instants import LAST_S, parse_instant
+from bidbrain.instants import LAST_S, Interval, parse_instant
 from bidbrain.money import micro_usd
 
 COLUMNS = ("timestamp", "instance_type", "availability_zone", "product", "price")
@@ -146,7 +146,15 @@ def read_history(paths: Iterable[Path]) -> History:
     end_s = int(stamps[-1])
     last_s = {market: max(times[market]) for market in steps}
     gone = {market: at_s for market, at_s in last_s.items() if end_s - at_s > HOLE_S}
-    return History(steps, end_s, holes, tuple(str(file) for file in files), gone)
+    own = {market: find_holes(np.unique(np.array(times[market], np.int64))) for market in steps}
+    gaps = {market: gap for market in steps if (gap := _longest_gap(own[market], holes)) is not None}
+    return History(steps, end_s, holes, tuple(str(file) for file in files), gone, gaps)
+
+
+def _longest_gap(gaps: Sequence[Interval], holes: tuple[Interval, ...]) -> Interval | None:
+    """The longest gap of a market in which others have rows for more than a hole; None: it has none."""
+    alone = [gap for gap in gaps if sum(piece.seconds for piece in gap.minus(holes)) > HOLE_S]
+    return max(alone, key=lambda gap: gap.seconds, default=None)
 
 
 def read_rows(path: Path) -> Iterator[Row]:
