@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
@@ -37,6 +37,19 @@ SWEEPABLE = (
     *("min_delta", "grant_delay_s", "boot_s", "lambda_s", "sigma_s", "phi"),
     *("cap", "job_hours", "reliable", "slot_vcpus", "spot_share", "deadline"),
 )
+
+
+class Output(Console):
+    """A console whose reader may go, as with `| head`: the results are in files, and are written all the same."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on; rich ends the program."""
+        to_nowhere(sys.stderr if self.stderr else sys.stdout)
+
+
+def to_nowhere(stream: TextIO) -> None:
+    """Lead a stream whose reader has gone to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 LONG_S = 4.0  # loading what was compiled before takes less
@@ -138,7 +151,7 @@ def run_plans(
 
     as_json: the rows of the tables go to stdout as objects, everything else to stderr.
     """
-    console = Console(stderr=True) if as_json else Console() if sys.stdout.isatty() else Console(width=110)
+    console = Output(stderr=True) if as_json else Output() if sys.stdout.isatty() else Output(width=110)
     if sweep is not None:
         key, values = parse_sweep(sweep)
         plans = [planned(with_value(settings, key, value)) for value in values]
@@ -199,8 +212,12 @@ def show_rows(rows: Sequence[Row], title: str, console: Console, more: dict[str,
         for table in rich_tables(rows, title):
             console.print(table)
         return
-    for row in as_objects(rows):
-        print(json.dumps(more | row))
+    try:
+        for row in as_objects(rows):
+            print(json.dumps(more | row))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        to_nowhere(sys.stdout)
 
 
 def simulate_all(experiment: Experiment, settings: SimulateConfig) -> list[Result]:

@@ -1,5 +1,7 @@
 """Results that cannot be written: one sentence that names the file, exit code 1, and nothing that is half of one."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,21 @@ def test_a_full_disk(command, name: str, turbulent, tmp_path: Path, capsys) -> N
     assert ended.value.code == 1
     assert line == f"proteus: {out}/found{name}: cannot be written (File too large)"
     assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_goes_costs_no_results(
+    options: tuple[str, ...], turbulent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`proteus simulate ... | head` ended with its first table, without ledger and report."""
+    write_rows(tmp_path / "made.csv", rows_of(turbulent))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        words = [{"H": "made.csv", "O": "found"}.get(word, word) for word in SIMULATE]
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--ledger", "1", *options])
+    assert not ended.value.code
+    assert {"table.json", "ledger.jsonl", "report.html"} <= {file.name for file in Path("found").iterdir()}
