@@ -101,7 +101,8 @@ class ShardCopy:
     `only`: the cut contains only the rows that changed since a cut that the receiver has. `changed`: the rows that
     changed since the committed cut, which the next cut needs. `squares`, `directions`: the sums of each kind, of its
     clocks that other partitions may wait for. `taken`: where minibatches are steps of their own, the last ones, which
-    the log may lack.
+    the log may lack. `losses`: of clocks that are applied on arrival and not complete, the loss, examples and metrics
+    so far.
     """
 
     cut: Cut
@@ -112,6 +113,7 @@ class ShardCopy:
     squares: SquaresOfClocks = ()
     directions: SquaresOfClocks = ()
     taken: tuple[StepTaken, ...] = ()
+    losses: tuple[tuple[int, float, int, tuple[float, ...]], ...] = ()
 
 
 # -- workers and servers ------------------------------------------------------------------------------------

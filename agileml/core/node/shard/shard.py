@@ -183,11 +183,8 @@ class Shard:
             self.counted.setdefault(clock, []).append(bundle)
             self._step_along(contribution, clock, bundle)
             loss, examples, metrics = self._losses.get(clock, (0.0, 0, ()))
-            self._losses[clock] = (
-                loss + contribution.loss,
-                examples + contribution.examples,
-                added_metrics(metrics, contribution.metrics),
-            )
+            metrics = added_metrics(metrics, contribution.metrics)
+            self._losses[clock] = loss + contribution.loss, examples + contribution.examples, metrics
             self.pass_complete(now_s)
         return verdict
 
@@ -356,7 +353,8 @@ class Shard:
         self.is_copied(waits=True)
         sums = {of: kept.kept for of, kept in self.sums.items()}
         squares, directions = (sums.get(of, ()) for of in (SumsOf.GRADIENT, SumsOf.DIRECTION))
-        return ShardCopy(cut, self.previous, pending, only, changed, squares, directions)
+        losses = tuple((clock, *found) for clock, found in sorted(self._losses.items()))
+        return ShardCopy(cut, self.previous, pending, only, changed, squares, directions, losses=losses)
 
     @classmethod
     def restored(cls, job: Job, copy: ShardCopy) -> Self:
@@ -366,6 +364,7 @@ class Shard:
         if copy.changed is not None:
             shard.begin_from(copy.changed.base, copy.changed)
         shard.previous = copy.previous
+        shard._losses = {clock: (loss, examples, metrics) for clock, loss, examples, metrics in copy.losses}
         shard.pending = {
             clock: Fold.restored(fold, deterministic=job.deterministic) for clock, fold in copy.pending
         }

@@ -146,6 +146,7 @@ def test_a_shard_moves_in_the_middle_of_a_clock(mode, algorithm):
             push(each, 2, unit)
         assert each.version == 3
     assert bits(moved.blocks) == bits(shard.blocks)
+    assert moved.progress == shard.progress and moved.progress[-1].examples == 8, "of all four units"
     advance(shard)
     assert bits(moved.blocks) != bits(shard.blocks), "they share no array"
 
