@@ -65,9 +65,10 @@ _DEMANDS: tuple[tuple[Key, Callable[[Any], bool], str], ...] = (
         lambda name: name not in ("kmeans", "lda", "mf", "mlr"),
         "torch: only a torch module has layers to cut between",
     ),
-    (("deterministic",), lambda value: value, "true: its units are added along the fixed tree"),
     (("consistency", "kind"), lambda value: value == "bsp", "bsp: a clock goes through all stages"),
     (("exchange",), lambda value: value == "servers", "servers: a stage serves its own layers"),
+    # After the two above, which its default follows: nobody can mend what he did not write.
+    (("deterministic",), lambda value: value, "true: its units are added along the fixed tree"),
     (("balance", "kind"), lambda value: value != "lbbsp", "static: every stage computes all units"),
     (("helping",), lambda value: value in (False, "auto"), "false: no machine has another one's layers"),
     (("overlap",), lambda value: not value, "false: a stage has its own layers already"),
@@ -124,7 +125,9 @@ def check_pipeline(config: Any) -> None:
         for name in key:
             value = getattr(value, str(name))
         if not is_right(value):
-            found = f"{value:g}" if isinstance(value, float) else show(value)
+            # A section may have been written as one word.
+            shown = key[-1] if isinstance(value, Section) else show(value)
+            found = f"{value:g}" if isinstance(value, float) else shown
             raise ConfigError(f"found {found} with {what}, expected {expected}", key=key)
 
 

@@ -44,7 +44,7 @@ def check_pool(config: JobConfig) -> None:
     if not has_pool(config):
         raise ConfigError(
             f"found {config.pool_units} with balance {config.balance.kind} and consistency {kind}, expected it with a "
-            "pool only (ssp or asp)",
+            "pool only (asp, or ssp with a slack, without helping)",
             key=("pool_units",),
         )
     units = config.slices * config.units_per_slice

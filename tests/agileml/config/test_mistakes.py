@@ -81,7 +81,8 @@ MISTAKES = [
     ("pool_units: 4", ":3: pool_units: found 4 with balance auto and consistency bsp, expected it with a pool only"),
     (
         "pool_units: 4\nhelping: true\nconsistency: {kind: ssp, slack: 1}",
-        ":3: pool_units: found 4 with balance auto and consistency ssp, expected it with a pool only",
+        ":3: pool_units: found 4 with balance auto and consistency ssp, expected it with a pool only (asp, or ssp with "
+        "a slack, without helping)",
     ),
     (
         "pool_units: 99\nslices: 32\nconsistency: {kind: asp}",
