@@ -129,6 +129,11 @@ def check_pipeline(config: Any) -> None:
             shown = key[-1] if isinstance(value, Section) else show(value)
             found = f"{value:g}" if isinstance(value, float) else shown
             raise ConfigError(f"found {found} with {what}, expected {expected}", key=key)
+    if getattr(config.market, "paced", False):
+        raise ConfigError(
+            "found true with a pipeline, expected false: stages compute as fast as they can",
+            key=("market", "paced"),
+        )
 
 
 def _check_replicas(config: Any) -> None:

@@ -27,13 +27,14 @@ def _stage_thread(
     work: UnitComputer,
     report: Callable[[NodeEvent | Failure], None],
     kernels: Callable[[], None],
+    pace: Pace,
 ) -> ComputeThread:
     from agileml.process.stage_thread import StageThread  # imports torch
 
     rules = spec.job(work.application).pipeline
     assert spec.stages is not None and rules is not None
     walker = stage_walker(me, work.application, spec.stages, work, rules)
-    return StageThread(walker, work, report, kernels)
+    return StageThread(walker, work, report, kernels, pace)
 
 
 def start_compute(
@@ -47,11 +48,11 @@ def start_compute(
     """Start the compute thread or processes; returned with the memory of their parameters. Raises ConfigError."""
     splits = splits_of(spec.config, hardware.cores)
     kernels = partial(load_kernels, spec.job(work.application))
+    pace = Pace(spec.pace_s, hardware.speed)
     if spec.config.pipeline is not None:
-        return _stage_thread(me, spec, work, report, kernels), NoRooms(work.layout)
+        return _stage_thread(me, spec, work, report, kernels, pace), NoRooms(work.layout)
     if splits[0].workers > 1:
         pool = ComputePool(Start(spec, splits, hardware.speed), work, report, kernels, died)
         return pool, pool.tables
     threads = splits[0].threads if hardware.cores > 1 else 0
-    pace = Pace(spec.pace_s, hardware.speed)
     return ComputeThread(work, report, kernels, pace, threads), work

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from agileml.core.compute.cursor import Cursor
+from agileml.core.compute.pace import Pace
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.protocol.commands import (
     Abort,
@@ -100,6 +101,7 @@ class StageThread(ComputeThread):
         work: UnitComputer,
         report: Callable[[NodeEvent | Failure], None],
         load_kernels: Callable[[], None],
+        pace: Pace | None = None,
     ) -> None:
         self._mailbox = Mailbox()
         self._walker = walker
@@ -108,7 +110,7 @@ class StageThread(ComputeThread):
             load_kernels()
             work.application.stages()  # recording the layers takes seconds
 
-        super().__init__(work, report, load)
+        super().__init__(work, report, load, pace)
 
     def stop(self) -> None:
         self._mailbox.close()

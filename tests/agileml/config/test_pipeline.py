@@ -72,6 +72,10 @@ JOB: dict[str, Any] = {"application": "torch", "clocks": 3, "pipeline": {"mode":
         (["machines.workers=2"], "machines.workers: found 2 with a pipeline, expected 1"),
         (["machines.gpus=1"], "machines.gpus: found 1 with a pipeline, expected 0"),
         (["pace.unit_s=0.1"], "pace.unit_s: found 0.1 with a pipeline, expected 0"),
+        (
+            ["market.kind=made", "market.job_vcpus=8", "market.job_hours=1", "market.paced=true"],
+            "market.paced: found true with a pipeline, expected false: stages compute as fast as they can",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_pipeline_is_one_sentence(changes: list[str], words: str) -> None:

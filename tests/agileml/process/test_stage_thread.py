@@ -1,4 +1,4 @@
-"""The compute thread of a stage: its waiting for neighbours is no computing."""
+"""The compute thread of a stage: its waiting for neighbours is no computing, and its machine may be a slow one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agileml.application import Array, Settings, StagePlan
+from agileml.config.hardware import Hardware
+from agileml.config.job import from_values
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.unit_computer import UnitComputer
 from agileml.core.parameters.layout import Layout
@@ -15,7 +17,11 @@ from agileml.core.protocol.commands import Abort, Arrange, Compute, Computed, Pa
 from agileml.core.protocol.messages import Crossing, Failure
 from agileml.core.protocol.view import StageGroup
 from agileml.core.stage.walk import Awaited, StageWalker, Walk
+from agileml.events.terms import Tier
+from agileml.process.compute_backend import start_compute
+from agileml.process.spec import RunSpec
 from agileml.process.stage_thread import StageThread
+from tests.faults.test_pipelines import TIED
 from tests.model.toy import DenseToy
 
 LIMIT_S = 600.0
@@ -109,3 +115,16 @@ def test_the_pause_of_a_machine_that_stands_for_a_slower_one_is_computing(staged
     found = staged.answer()
     assert found.waited_s == 0.0
     assert found.compute_s > SUMS_S
+
+
+def test_a_stage_computes_at_the_speed_that_the_config_gives_its_machine() -> None:
+    spec = RunSpec("r", from_values(TIED | {"pace": {"speeds": {"m1": 0.25}}}))
+    application = spec.build()
+    spec = spec.measured(application)
+    work = UnitComputer(application, spec.job(application).layout, deterministic=True)
+    slow = Hardware(1, spec.speed_of("m1", Tier.TRANSIENT))
+    thread, _ = start_compute("m1", spec, work, slow, lambda event: None, lambda reason: None)
+    try:
+        assert isinstance(thread, StageThread) and thread.pace.speed == 0.25
+    finally:
+        thread.stop()
