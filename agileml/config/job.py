@@ -353,9 +353,17 @@ def _inside(values: Mapping[str, Any], section: str, key: str, default: Any) -> 
     return found.get(key, default) if isinstance(found, Mapping) else default
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
-    """The config of a file with `--set` flags (`key.path=value`) applied. Raises ConfigError."""
-    return _validated(apply_flags(Document.read(Path(path)), overrides, WORDS))
+def load(
+    path: str | Path, overrides: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> JobConfig:
+    """The config of a file, with `changes` in place of its top keys and `--set` flags (`key.path=value`) applied.
+
+    Defaults that follow other keys follow these, too. Raises ConfigError.
+    """
+    document = Document.read(Path(path))
+    for name, value in (changes or {}).items():
+        document.put(name, _copied(value))
+    return _validated(apply_flags(document, overrides, WORDS))
 
 
 def from_values(

@@ -232,6 +232,11 @@ class Document:
             raise ConfigError(f"found {show(values)}, expected keys such as `application: mf`", source=source)
         return cls(source, values, lines)
 
+    def put(self, name: str, value: Any) -> None:
+        """Replace a top key by a value of Python's."""
+        self.values[name] = value
+        self.flags[name,] = "argument"
+
     def set(self, flag: str, words: Mapping[str, str | None] | None = None) -> None:
         """Apply one `key.path=value`; the value is YAML, list items are named by number (`plan.0.join=2`), and names
         with dots stand in quotes (`market.on_demand."c4.xlarge"=0.2`).

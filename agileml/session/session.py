@@ -100,7 +100,7 @@ def run(
 
 def _resolved(config: JobConfig | Mapping[str, Any] | str | Path, overrides: Mapping[str, Any]) -> JobConfig:
     if isinstance(config, str | Path):
-        config = load(config)
+        return load(config, changes=overrides)
     values = config.model_dump(mode="json") if isinstance(config, JobConfig) else dict(config)
     return from_values({**values, **overrides})
 

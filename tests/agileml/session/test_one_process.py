@@ -211,3 +211,15 @@ def test_the_result_of_a_run_is_that_of_its_last_cut(recorded: tuple[Path, str])
     assert end_of([*cuts, later], 8) == 7
     stopped = type(log[0])(0.0, RunStopped(2))
     assert end_of([*log, stopped], 6) == 2
+
+
+def test_arguments_in_place_of_keys_of_a_file_have_the_defaults_that_follow_them(tmp_path: Path) -> None:
+    """As `--set` has them: nobody wrote `deterministic: true` or `slices: 8`, so nobody can be told to change it."""
+    file = tmp_path / "job.yaml"
+    file.write_text("application: mlr\ndata: {kind: digits}\nclocks: 2\n")
+    out, machines = str(tmp_path / "run"), {"max": 16}
+    run(file, sequential=True, out=out, exchange="allreduce", machines=machines)
+    config = load(tmp_path / "run" / "config.yaml")
+    assert (config.deterministic, config.slices) == (False, 16)
+    with pytest.raises(ConfigError, match=r"^argument: machines.max: found 0, expected at least 1"):
+        run(file, sequential=True, out=out, machines={"max": 0})
