@@ -308,6 +308,7 @@ class JobConfig(Section):
                 plan=[event.kind for event in self.plan],
                 address=self.address is not None,
                 checkpoint=self.checkpoint is not None,
+                is_one_host=self.exchange == "allreduce" and not self.trusted_network and most > 1,
             )
         return self
 

@@ -256,9 +256,16 @@ Market = Annotated[AnyMarketConfig | None, BeforeValidator(_market)]
 
 
 def check_with(
-    market: AnyMarketConfig, *, transient: int, plan: Sequence[str], address: bool, checkpoint: bool
+    market: AnyMarketConfig,
+    *,
+    transient: int,
+    plan: Sequence[str],
+    address: bool,
+    checkpoint: bool,
+    is_one_host: bool,
 ) -> None:
-    """Raise ConfigError for keys of the config that a market rules out. plan: the kinds of its events."""
+    """Raise ConfigError for keys of the config that a market rules out. plan: the kinds of its events. is_one_host: the
+    machines may not be at several addresses."""
     if transient:
         raise ConfigError(
             f"found {transient} with a market, expected 0: BidBrain buys the transient machines",
@@ -273,6 +280,12 @@ def check_with(
             )
     if isinstance(market, CloudMarketConfig) and not address:
         raise ConfigError(f"missing, expected the cluster that {market.head}", key=("address",))
+    if isinstance(market, CloudMarketConfig) and is_one_host:
+        raise ConfigError(
+            f"found false with exchange: allreduce and market.kind {market.kind}, expected true, or exchange: servers: "
+            "each machine has an address of its own, and sums travel between them without keys",
+            key=("trusted_network",),
+        )
     if isinstance(market, LocalMarketConfig) and address:
         raise ConfigError(
             f"found an address with market.kind {market.kind}, expected none: its machines are nodes of this computer",

@@ -249,6 +249,17 @@ def test_other_regions_of_ec2_are_offered_and_what_data_costs_there_is_known() -
         on_ec2(regions={"us-east-1": {"zones": ["us-east-1a"]}})
 
 
+def test_sums_without_keys_are_refused_before_machines_with_addresses_of_their_own_are_bought() -> None:
+    job, summed = on_ec2().model_dump(mode="json"), ["exchange=allreduce", "deterministic=false"]
+    with pytest.raises(
+        ConfigError,
+        match=r"trusted_network: found false with exchange: allreduce and market.kind ec2, expected",
+    ):
+        from_values(job, summed)
+    for more in ("trusted_network=true", "machines.max=1"):
+        assert from_values(job, [*summed, more]).exchange == "allreduce"
+
+
 def test_optimizers_keep_their_kind() -> None:
     assert isinstance(from_values(BASE, ["optimizer.kind=momentum"]).optimizer, MomentumConfig)
     assert from_values(BASE, ["optimizer.kind=adam"]).optimizer == AdamConfig()
