@@ -41,11 +41,6 @@ def split_of(config: JobConfig, cores: int) -> Split:
     """
     machines = config.machines
     threads = _model_threads(config) if machines.threads == "auto" else machines.threads
-    if machines.threads != "auto" and threads > 1 and config.deterministic:
-        raise ConfigError(
-            f"found {threads} with deterministic, expected 1: sums must not depend on the number of threads",
-            key=("machines", "threads"),
-        )
     most = cores // threads
     if machines.threads != "auto" and not most:
         raise ConfigError(

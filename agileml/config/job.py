@@ -21,7 +21,7 @@ from agileml.config.balance import Balance, BalanceConfig, Partitions, check_bal
 from agileml.config.checkpoint_location import below_home, location
 from agileml.config.exchange import check_exchange, check_overlap
 from agileml.config.helping import Helping, HelpingConfig, check_helping
-from agileml.config.machines import MachinesConfig, PaceConfig
+from agileml.config.machines import MachinesConfig, PaceConfig, check_threads
 from agileml.config.market import Market, check_with
 from agileml.config.optimizer import OptimizerConfig, SgdConfig, check_optimizer
 from agileml.config.pipeline import PipelineConfig, check_pipeline
@@ -268,6 +268,7 @@ class JobConfig(Section):
     def _keys_agree(self) -> Self:
         most = self.machines.max
         check_units(self.slices, self.units_per_slice, most)
+        check_threads(self.machines, deterministic=self.deterministic)
         if self.deterministic and self.consistency.kind not in SAME_BITS:
             raise ConfigError(
                 f"found true with consistency {self.consistency.kind}, expected false: only bsp gives the same bits, "

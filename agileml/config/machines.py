@@ -55,6 +55,15 @@ class MachinesConfig(Section):
         return self
 
 
+def check_threads(machines: MachinesConfig, *, deterministic: bool) -> None:
+    """Raise ConfigError for threads that share a sum which must have the same bits everywhere."""
+    if deterministic and machines.threads not in ("auto", 1):
+        raise ConfigError(
+            f"found {machines.threads} with deterministic, expected 1: sums must not depend on the number of threads",
+            key=("machines", "threads"),
+        )
+
+
 class PaceConfig(Section):
     """Machines that stand for slower ones: a unit takes `unit_s` / speed seconds, by absolute deadlines.
 

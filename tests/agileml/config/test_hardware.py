@@ -97,12 +97,6 @@ def test_a_machine_chooses_where_sums_may_depend_on_threads(
             2,
             "machines.threads: found 4, expected at most 2: a machine's Ray",
         ),
-        (
-            {"threads": 2},
-            {},
-            4,
-            "machines.threads: found 2 with deterministic, expected 1: sums must not depend on",
-        ),
     ],
 )
 def test_more_than_the_cores_is_one_sentence(

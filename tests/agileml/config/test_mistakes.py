@@ -78,6 +78,10 @@ MISTAKES = [
         ":3: balance: found pool with helping, expected static or auto: both would move the same units",
     ),
     ("pool_units: 0", ":3: pool_units: found 0, expected at least 1"),
+    (
+        "machines: {threads: 2}",
+        ":3: machines.threads: found 2 with deterministic, expected 1: sums must not depend on the number of threads",
+    ),
     ("pool_units: 4", ":3: pool_units: found 4 with balance auto and consistency bsp, expected it with a pool only"),
     (
         "pool_units: 4\nhelping: true\nconsistency: {kind: ssp, slack: 1}",
