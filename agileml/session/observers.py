@@ -38,6 +38,11 @@ def best_rule(config: JobConfig, job: Job) -> BestRule | None:
 
 
 def _check_metric(section: str, metric: str, job: Job) -> None:
+    if job.pipeline is not None:
+        raise ConfigError(
+            "found with a pipeline, expected none: no machine has the whole model while it trains",
+            key=(section,),
+        )
     if metric in job.metrics:
         return
     expected = (

@@ -255,6 +255,10 @@ def app_tables() -> Any:
             {"model": {"batch_size": 16}},
             "keep_best.metric: found test_loss, expected an application that evaluates",
         ),
+        (
+            {"model": {"batch_size": 16}, "pipeline": {"mode": "flush"}},
+            "keep_best: found with a pipeline, expected none: no machine has the whole model while it trains",
+        ),
         ({"keep_best": {"metric": "test_los"}}, "keep_best.metric: found test_los, did you mean test_loss"),
         ({"consistency": {"kind": "asp"}, "deterministic": False}, "keep_best: found with consistency asp"),
         ({"keep_best": {"mode": "least"}}, "keep_best.mode: "),
