@@ -80,6 +80,19 @@ def least_cores(config: JobConfig) -> int:
     return least if machines.workers in ("auto", 1) else max(least, int(machines.workers) * threads)
 
 
+def check_fits(config: JobConfig, kind: str, vcpus: int) -> None:
+    """Raise ConfigError where a process of the job finds too little room on a machine of this type, which is bought."""
+    where = f"a machine of the type {kind} has {vcpus} vCPUs"
+    if config.machines.cpus > vcpus:
+        raise ConfigError(
+            f"found {config.machines.cpus:g}, expected at most {vcpus}: {where}", key=("machines", "cpus")
+        )
+    try:
+        split_of(config, vcpus)
+    except ConfigError as error:
+        raise ConfigError(f"{error.detail} ({where})", key=error.key) from None
+
+
 def splits_of(config: JobConfig, cores: int) -> tuple[Split, ...]:
     """The splits that a machine tries, that of `split_of` first; one where there is nothing to choose.
 

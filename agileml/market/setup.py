@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agileml.config.hardware import check_fits
 from agileml.config.job import JobConfig
 from agileml.config.market import (
     AvailabilityMarketConfig,
@@ -314,6 +315,9 @@ def _on_cloud(market: CloudMarketConfig, config: JobConfig, now_s: int) -> Setti
     nothing = History({each: Steps.from_rows([now_s], [0]) for each in markets}, now_s)
     setting = make_setting(_simulate_config(market, offered), nothing, markets, window, window)
     setting = replace(setting, history=History({}, now_s), routes=market.routes)
+    check_fits(config, setting.reliable.instance_type, setting.reliable.vcpus_per_machine)
+    for listing in setting.listings:
+        check_fits(config, listing.market.instance_type, listing.vcpus)
     return _reliable_as_configured(setting, config)
 
 

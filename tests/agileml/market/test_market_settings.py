@@ -1,5 +1,6 @@
 """What a job asks of its market, and what is refused before anything starts."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,33 @@ def test_the_budget_of_a_cloud_is_enough_to_drain_and_to_leave(
     values = job(more={"address": "auto", "checkpoint": {"path": "ck"}})
     setup = set_up(from_values({**values, "market": market}), "job", "run", 0)
     assert (setup.plan.limits.reserve_s, setup.plan.limits.hold_s) == (reserve_s, hold_s)
+
+
+@pytest.mark.parametrize(
+    ("machines", "sentence"),
+    [
+        (
+            {"cpus": 8},
+            "machines.cpus: found 8, expected at most 4: a machine of the type c5.xlarge has 4 vCPUs",
+        ),
+        ({"workers": 6}, "and a process has 1 thread (a machine of the type c5.xlarge has 4 vCPUs)"),
+        ({"cpus": 4, "workers": 4}, None),
+    ],
+)
+def test_a_type_that_is_too_small_for_the_jobs_processes_is_not_bought(
+    machines: dict[str, Any], sentence: str | None
+) -> None:
+    from agileml.config.job import from_values
+
+    market: dict[str, Any] = {"kind": "ec2", "region": "us-east-1", "job_vcpus": 12, "job_hours": 1.0}
+    market |= {"zones": ["us-east-1a"], "types": ["c5.xlarge"], "budget_usd": 5.0}
+    values = job(more={"address": "auto", "checkpoint": {"path": "ck"}})
+    config = from_values({**values, "market": market, "machines": {**values["machines"], **machines}})
+    if sentence is None:
+        set_up(config, "job", "run", 0)
+        return
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        set_up(config, "job", "run", 0)
 
 
 def test_the_reserve_of_a_played_market_is_as_it_was() -> None:
