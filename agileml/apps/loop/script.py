@@ -7,13 +7,13 @@ script.stop()
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TextIO, cast
 from weakref import ref
 
 import torch
@@ -91,6 +91,20 @@ def current() -> Script | None:
     return getattr(_here, "script", None)
 
 
+class _Muted:
+    """Standard output in the place of `out`, which drops what is written while it is quiet. A script may keep it, as a
+    logger does."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self.is_quiet = out, True
+
+    def write(self, text: str) -> int:
+        return len(text) if self.is_quiet else self._out.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+
 class Script:
     """The user's code and the thread that runs it. All methods but `ask` are for the thread that computes."""
 
@@ -109,8 +123,20 @@ class Script:
         self._prepared: Prepared | None = None
         self._last: ScriptEnded | ScriptRaised | None = None  # it has no other answer any more
         self._earlier: dict[int, ref[nn.Parameter]] = {}  # those that were there when it began, by id
-        self.is_quiet = False  # what it prints is not shown
+        self._muted: _Muted | None = None  # its standard output, once it was quiet
+        self._is_quiet = False
         self.at_end: Callable[[], None] = lambda: None  # called in its thread
+
+    @property
+    def is_quiet(self) -> bool:
+        """What it prints is not shown."""
+        return self._is_quiet
+
+    @is_quiet.setter
+    def is_quiet(self, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        if self._muted is not None:
+            self._muted.is_quiet = is_quiet
 
     @property
     def is_prepared(self) -> bool:
@@ -153,6 +179,7 @@ class Script:
             with shown(self._main):
                 self._turns.put(None)
                 self._thread.join(LONGEST_END_S)
+            self.is_quiet = True  # handlers of a logger outlive it
 
     def _answer_to(self, begin: Callable[[], None]) -> Answer:
         """Let the script's thread run until it hands over."""
@@ -170,10 +197,10 @@ class Script:
             raise answer.error
         return answer
 
-    @contextmanager
-    def _unheard(self) -> Iterator[None]:
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            yield
+    def _unheard(self) -> AbstractContextManager[Any]:
+        if self._muted is None:
+            self._muted = _Muted(sys.stdout)
+        return redirect_stdout(cast(TextIO, self._muted))
 
     def check_is_own(self, model: nn.Module) -> None:
         """Raise InputError for a model that was there before the script began: the loop is tried with it, and the
