@@ -66,6 +66,17 @@ class ScriptModule(TorchModule):
                 f"found with a loop of the script's own, expected only {', '.join(sorted(KEYS))}",
                 key=("model", wrong[0]),
             )
+        if self.settings.data:
+            raise ConfigError(
+                "found with a loop of the script's own, expected none: prepare() has the data set",
+                key=("data",),
+            )
+        if self.settings.is_staged:
+            raise ConfigError(
+                "found with a loop of the script's own, expected none: the last stage computes the loss from the "
+                "model's output, and does not run a loop",
+                key=("pipeline",),
+            )
 
     def with_settings(self, settings: Settings) -> ScriptModule:
         return ScriptModule(settings, self._source, self._items, is_shown=self._is_shown, here=self._here)

@@ -240,6 +240,11 @@ def test_settings_that_contradict_the_script_are_refused(tmp_path: Path) -> None
     for model, key in (({"loss": "mse"}, "model.loss"), ({"batch_size": 32}, "model.batch_size")):
         with pytest.raises(ConfigError, match=key):
             agileml.run(values(path, model={"script": path, **model}), sequential=True)
+    for key, section in (("data", {"kind": "digits"}), ("pipeline", {"mode": "flush"})):
+        with pytest.raises(
+            ConfigError, match=rf"{key}: found with a loop of the script's own, expected none"
+        ):
+            agileml.run(values(path, **{key: section}), sequential=True, out=str(tmp_path / "out"))
     with pytest.raises(ConfigError, match=r"the application brings momentum, learning_rate 0.05"):
         agileml.run(values(path, optimizer={"kind": "adam"}), sequential=True)
     with pytest.raises(InputError, match=r"model.script: .*none.py cannot be read"):
