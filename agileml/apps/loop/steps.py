@@ -69,6 +69,8 @@ class Loop(PassOverData):
         self._usual: int | None = None  # backwards of a batch, as far as is known
         self._is_by_pass = False
         self._scheduled = 0  # calls of the schedule's step() since the last batch, or in this pass
+        self._is_whole = False  # the present pass was gone through from its first clock on
+        self._is_unscheduled = False  # the pass before was, without a call of the schedule's step()
         self._batches = 0  # that are done
         # Whether the clock before took no step: a loop may see that, and leave the schedule's out.
         self._has_overflowed = False
@@ -116,7 +118,8 @@ class Loop(PassOverData):
             )
         turn = self._next()
         number = turn.number
-        self._scheduled = self._scheduled if self._is_by_batch else 0
+        if not self._is_by_batch:
+            self._begin_pass(turn)
         # Where the run goes back to a cut of an earlier pass, the body must not take its batches for this pass's.
         while not self._is_by_pass or turn.number == number:
             self._state, self._loss, self._backwards = BatchState.YIELDED, 0.0, 0
@@ -124,6 +127,16 @@ class Loop(PassOverData):
             turn.rewind()
             yield turn.batch
             turn = self._next()
+
+    def _begin_pass(self, turn: Turn) -> None:
+        has_schedule = self._prepared.schedule is not None
+        if has_schedule and self._is_by_pass and self._is_unscheduled and not self._scheduled:
+            raise InputError(
+                f"schedule.step(): found no call between the passes {turn.number - 1} and {turn.number}, expected one "
+                "for each pass: rates follow from the number of the pass (a schedule may keep the rate as it is for "
+                "some passes, as SequentialLR with a ConstantLR does)"
+            )
+        self._scheduled, self._is_whole = 0, turn.clock % len(self) == 0
 
     def passes(self, count: int | None) -> Iterator[int]:
         """The numbers of the passes that there is work in: the clocks of the run decide, which `count` may have set.
@@ -222,6 +235,8 @@ class Loop(PassOverData):
         self._turn = self._ask(BatchStepped(self._loss))
         self._has_overflowed = self._scale() < scale
         if self._is_by_batch or self._turn.number != number:
+            is_next = self._is_whole and self._turn.number - 1 == number
+            self._is_unscheduled = is_next and not self._scheduled and not self._has_overflowed
             self._scheduled = 0
         self._show_rates()
 
@@ -253,7 +268,8 @@ class Loop(PassOverData):
                 f"schedule.step(): found an epoch, {epoch}, expected none: rates follow from how often the schedule is "
                 "stepped (where that is for each batch, T_0 and the like count batches)"
             )
-        if not self._batches:
+        # A machine that joins may begin with a pass that begins with the call.
+        if not self._batches and not (self._prepared.per_pass and self.clock):
             raise InputError(
                 "schedule.step(): found it before the first optimizer.step(), expected it after each batch or pass"
             )

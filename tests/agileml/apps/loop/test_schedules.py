@@ -170,3 +170,45 @@ def test_a_loop_may_leave_the_schedules_step_out_where_the_optimizer_took_none(t
     result = agileml.run(values(path, clocks=20), sequential=True, out=str(tmp_path / "out"))
     assert 0 < result.summary["skipped_clocks"] < 20
     assert len({row["learning_rate"] for row in result.history}) == 20
+
+
+def at_clocks(path: str, *clocks: int) -> None:
+    """One machine goes through the loop with batches of these clocks, of which a pass has two."""
+    app = ScriptModule(Settings(model={"script": path}, slices=1))
+    try:
+        tables, share = {table.name: app.initial(table) for table in app.tables()}, app.load(0)
+        for clock in clocks:
+            app.process(Unit(clock, 0), share, tables)
+    finally:
+        app.ended()
+
+
+EXPONENTIAL = OPTIMIZER + "schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)\n"
+
+
+def test_a_loop_that_leaves_the_step_of_a_pass_out_is_refused(tmp_path: Path) -> None:
+    """Rates follow from the number of the pass, so those of the run would be others than in plain torch."""
+    late = PASSES.replace("    schedule.step()", "    if number >= 2: schedule.step()")
+    path = script(tmp_path, optimizer=EXPONENTIAL, prepare=BY_PASS, rest=late)
+    with pytest.raises(
+        InputError, match="found no call between the passes 0 and 1, expected one for each pass"
+    ):
+        at_clocks(path, 0, 1, 2)
+    at_clocks(path, 3, 4)  # a machine that joins has not seen all of the pass
+
+
+FIRST = "for number in trainer.passes():\n    if number: schedule.step()\n" + indent(loop(), "    ")
+LAST_BATCH = BODY.replace("optimizer.step", "if trainer.clock % 2: schedule.step()\noptimizer.step")
+ONCE_A_PASS = {
+    "behind it": PASSES,
+    "with its last batch": "for number in trainer.passes():\n" + indent(loop(LAST_BATCH), "    "),
+    "before the next one": FIRST,
+}
+
+
+@pytest.mark.parametrize("name", ONCE_A_PASS)
+def test_a_loop_may_step_its_schedule_anywhere_in_a_pass(name: str, tmp_path: Path) -> None:
+    """Also where the machine joins, and where the run goes back to a pass before."""
+    path = script(tmp_path, optimizer=EXPONENTIAL, prepare=BY_PASS, rest=ONCE_A_PASS[name])
+    at_clocks(path, 0, 1, 2, 3, 4, 1, 2, 3, 4)
+    at_clocks(path, 4, 5, 6)
