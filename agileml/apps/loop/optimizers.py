@@ -41,11 +41,7 @@ def section_of(optimizer: Any, module: nn.Module, *, is_resident: bool = False) 
             f"prepare(): found an optimizer of type {type(optimizer).__name__}, expected a torch.optim.Optimizer"
         )
     kind = TORCH if is_resident else _kind(optimizer, 0)
-    if any(state.get("step", 1) for state in optimizer.state.values() if state):  # Adagrad begins with one
-        raise InputError(
-            "prepare(): found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
-            "resume the run"
-        )
+    check_new(optimizer, "prepare()")
     check_hooks(optimizer)
     names = _names_by_group(optimizer, module)
     if is_resident:
@@ -117,6 +113,15 @@ def _name_of(made: type[torch.optim.Optimizer]) -> str:
             "module that machines can import"
         )
     return f"{made.__module__}:{made.__name__}"
+
+
+def check_new(optimizer: torch.optim.Optimizer, where: str) -> None:
+    """Raise InputError for an optimizer that has taken steps, whose state would get lost. where: it was found."""
+    if any(state.get("step", 1) for state in optimizer.state.values() if state):  # Adagrad begins with one
+        raise InputError(
+            f"{where}: found an optimizer that has taken steps, expected a new one; to go on from a checkpoint, "
+            "resume the run"
+        )
 
 
 def check_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -213,11 +218,21 @@ class TorchSchedule:
             raise InputError(
                 "prepare(): the schedule is over another optimizer, expected the one that is prepared"
             )
+        self.check_new("prepare()")
         self._first = [_numbers(group) for group in self.optimizer.param_groups]
         self._copy = self._copied()
         self._groups = self._copy.optimizer.param_groups
         self._before = self._beside()
         self._factors = [self._factor()]
+
+    def check_new(self, where: str) -> None:
+        """Raise InputError for a schedule that has taken steps. where: it was found."""
+        if (taken := max(getattr(part, "last_epoch", 0) for part in _parts(self.schedule))) > 0:
+            raise InputError(
+                f"{where}: found a schedule that has taken {taken} steps, as one that is loaded from a checkpoint, "
+                "expected a new one: its steps follow from the clock, also where a run is resumed and where a machine "
+                "that joins runs the script"
+            )
 
     def _copied(self) -> Any:
         """The schedule as it was, over an optimizer of its own. A function that is a method of the user's keeps its

@@ -7,7 +7,7 @@ parameters are those of that batch's clock. Each misuse is one sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from enum import Enum
 from threading import Lock, get_ident
 from types import MethodType
@@ -21,8 +21,8 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.hooks import RemovableHandle
 
 from agileml.application import InputError
+from agileml.apps.loop.as_prepared import OptimizerAsPrepared
 from agileml.apps.loop.callers import loop_around
-from agileml.apps.loop.optimizers import check_hooks, check_schedules, set_rates, settings_of
 from agileml.apps.loop.prepared import Prepared
 from agileml.apps.loop.script import Answer, BatchStepped, LoopReached, Script, Turn
 
@@ -78,10 +78,7 @@ class Loop(PassOverData):
             torch.optim.Optimizer, int
         ]()  # the batch in which each was seen first
         self._thread = get_ident()
-        self._rates = [
-            float(group.get("initial_lr", group["lr"])) for group in prepared.optimizer.param_groups
-        ]
-        self._settings = settings_of(prepared.optimizer)
+        self._optimizer = OptimizerAsPrepared(prepared)
         self._take_over()
 
     @property
@@ -169,9 +166,9 @@ class Loop(PassOverData):
                 "micro_batch gradients of a large batch_size are added up)"
             )
         if self._turn is None:
-            check_schedules(self._prepared.optimizer, self._prepared.schedule)
+            self._optimizer.check_at_loop()
             self._turn = self._ask(LoopReached(self._prepared))
-            self._show_rates()
+            self._optimizer.show_rates(self._turn.factor)
         elif self._batches and self._is_by_batch and not self._scheduled and not self._has_overflowed:
             raise InputError(
                 "schedule.step(): found no call after optimizer.step(), expected one for each batch, or "
@@ -224,7 +221,7 @@ class Loop(PassOverData):
                 "optimizer.step(): found losses that a GradScaler has scaled, expected prepare(..., scaler=scaler): "
                 "the machines that hold the parameters take the steps, and know no scale of the loop's"
             )
-        self._check_groups()
+        self._optimizer.check_at_step(self._turn.factor)
         self._usual = max(self._usual or 0, self._backwards)
         self._hand_over()
 
@@ -238,7 +235,7 @@ class Loop(PassOverData):
             is_next = self._is_whole and self._turn.number - 1 == number
             self._is_unscheduled = is_next and not self._scheduled and not self._has_overflowed
             self._scheduled = 0
-        self._show_rates()
+        self._optimizer.show_rates(self._turn.factor)
 
     # -- rates ------------------------------------------------------------------------------------------------
 
@@ -287,37 +284,6 @@ class Loop(PassOverData):
         """Called in the place of schedule.state_dict()."""
         assert self._prepared.schedule is not None
         return self._prepared.schedule.state(0 if self._turn is None else self._turn.steps)
-
-    def _expected(self) -> Sequence[float]:
-        assert self._turn is not None
-        return [rate * self._turn.factor for rate in self._rates]
-
-    def _show_rates(self) -> None:
-        assert self._turn is not None
-        set_rates(self._prepared.optimizer, self._rates, self._turn.factor)
-        if self._prepared.schedule is not None:
-            self._prepared.schedule.schedule._last_lr = list(self._expected())
-
-    def _check_groups(self) -> None:
-        """Raise InputError for changes of the optimizer that no step of the run would know of."""
-        optimizer = self._prepared.optimizer
-        check_hooks(optimizer)
-        if (count := len(optimizer.param_groups)) != len(self._rates):
-            raise InputError(
-                f"optimizer.step(): found {count} parameter groups, expected the {len(self._rates)} of prepare()"
-            )
-        for group, rate in zip(optimizer.param_groups, self._expected(), strict=True):
-            if (found := float(group["lr"])) != rate:
-                raise InputError(
-                    f"optimizer.step(): found the learning rate {found:g}, expected {rate:g}: a schedule must be given "
-                    "to prepare(..., schedule=...), because the machines that hold the parameters take the steps"
-                )
-        for number, (now, before) in enumerate(zip(settings_of(optimizer), self._settings, strict=True)):
-            if changed := next((name for name in before if now[name] != before[name]), None):
-                raise InputError(
-                    f"optimizer.step(): found {changed}={now[changed]} in parameter group {number}, expected "
-                    f"{before[changed]} as at prepare(): the machines that hold the parameters take the steps"
-                )
 
 
 def pass_on(scaler: Any, present: Callable[[], float]) -> None:

@@ -150,6 +150,13 @@ SCALED = BODY.replace("loss.back", "scaler.scale(loss).back").replace(
 )
 PLATEAU = "schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
 BY_BATCH = PREPARE.replace("=64", "=64, schedule=schedule")
+STEPPED = """
+other = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+model(torch.ones(4, 12)).sum().backward()
+other.step()
+other.zero_grad()
+"""
+SCALER = 'scaler = torch.amp.GradScaler("cpu")\n' + PREPARE.replace("=64", "=64, scaler=scaler")
 PREPARATIONS = {
     "no loop": (PREPARE, "", "ended without a loop"),
     "no batch size": (PREPARE.replace(", batch_size=64", ""), None, "found no batch_size"),
@@ -218,6 +225,26 @@ PREPARATIONS = {
         COSINE + BY_BATCH,
         loop(BODY + "schedule.step(0.5)\n"),
         r"schedule\.step\(\): found an epoch, 0\.5, expected none",
+    ),
+    "rate by hand before the loop": (
+        PREPARE + "for group in optimizer.param_groups: group['lr'] = 0.5\n",
+        None,
+        "loader: found the learning rate 0.5, expected 0.05",
+    ),
+    "optimizer loaded before the loop": (
+        PREPARE + STEPPED + "optimizer.load_state_dict(other.state_dict())\n",
+        None,
+        "loader: found an optimizer that has taken steps, expected a new one",
+    ),
+    "schedule loaded before the loop": (
+        COSINE + BY_BATCH + "schedule.load_state_dict({'last_epoch': 7})\n",
+        loop(BODY + "schedule.step()\n"),
+        "loader: found a schedule that has taken 7 steps",
+    ),
+    "scaler loaded before the loop": (
+        SCALER + "scaler.load_state_dict({**scaler.state_dict(), '_growth_tracker': 3})\n",
+        loop(SCALED + "scaler.update()\n"),
+        "loader: found a scaler that has taken steps",
     ),
     "schedule not stepped": (
         COSINE + PREPARE.replace("=64", "=64, schedule=schedule"),

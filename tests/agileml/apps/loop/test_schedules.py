@@ -96,6 +96,19 @@ def test_schedules_of_more_than_the_clock_are_refused() -> None:
         TorchSchedule(lr_scheduler.OneCycleLR(optimizer, 0.4, 60), optimizer).factor(3)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_that_has_taken_steps_is_refused(name: str) -> None:
+    """As one that a script loads from a checkpoint of its own: a machine that joins, and a run that resumes, would take
+    these steps twice."""
+    optimizer = torch.optim.SGD(model().parameters(), lr=0.1)
+    schedule = SCHEDULES[name](optimizer)
+    optimizer.step()
+    schedule.step()
+    schedule.step()
+    with pytest.raises(InputError, match="found a schedule that has taken 2 steps, as one that is loaded"):
+        TorchSchedule(schedule, optimizer)
+
+
 GRADUAL = """
 class Gradual(torch.optim.lr_scheduler.LRScheduler):
     def __init__(self, optimizer, then):
