@@ -177,6 +177,9 @@ class Stepper:
             self._gradient = self._ready = None
             for _, parameter in self.flat.parameters:
                 parameter.grad = None
+            if self._kept is not None and self._kept[0].requires_grad:
+                # A backward with create_graph made it a part of its graph, which would stay as long as this tensor.
+                self._kept[0].detach_()
         return array, total
 
     def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
