@@ -64,6 +64,7 @@ class LoopStepper(Stepper):
     def _backward(self, batch: Batch, clock_items: int, check: Callable[[Tensor], None]) -> float:
         self.wait_for_all()  # the script may read any of them at once
         is_last_piece, share = self._is_last, batch.items / clock_items
+        self._versions = self.flat.versions()
         self._shown: dict[str, Tensor] = {}
         self._version, self._sums = -1, list[str]()
 
@@ -110,7 +111,8 @@ class LoopStepper(Stepper):
             )
 
     def _changed(self) -> str | None:
-        """A sentence if the gradients are not those that backward left."""
+        """A sentence if the gradients are not those that backward left. Raises InputError for changed parameters."""
+        self.flat.check_versions(self._versions)
         flat = self._flat_gradient()
         is_same = all(
             parameter.grad is self._shown[name] and parameter.grad.data_ptr() == span.of(flat).data_ptr()
