@@ -181,9 +181,13 @@ def with_evaluation(
 ) -> Prepared:
     """Raises InputError for what cannot be evaluated: one sentence."""
     try:
-        data = load_data(Settings(), test, collate).train
+        data = load_data(Settings(), test, collate)
     except InputError as error:
         raise InputError(f"evaluate_on(): {error}") from None
+    if data.test is not None:
+        raise InputError(
+            "evaluate_on(): found a training set and a test set, expected the items to evaluate on alone"
+        )
     if not callable(measure):
         raise InputError(
             f"evaluate_on(): found a {type(measure).__name__}, expected a function of (model, batch) that returns "
@@ -193,4 +197,4 @@ def with_evaluation(
         raise InputError(
             f'evaluate_on(): found every={every!r}, expected "pass" or a number of clocks of at least 1'
         )
-    return replace(prepared, evaluation=LoopEvaluation(data, measure, every))
+    return replace(prepared, evaluation=LoopEvaluation(data.train, measure, every))

@@ -108,6 +108,10 @@ EVALUATIONS = {
     "no number": ({"RETURNED": "'much'"}, "metric error returned str, expected a number"),
     "raises": ({"RETURNED": "1 / 0"}, "ZeroDivisionError"),
     "no items": ({"TEST": "(x[:0], y[:0])"}, r"evaluate_on\(\): dataset: the given data set has no items"),
+    "both sets": (
+        {"TEST": "((x, y), (x[:9], y[:9]))"},
+        r"evaluate_on\(\): found a training set and a test set, expected the items to evaluate on alone",
+    ),
     "no function": ({"TEST, measure": "TEST, 3"}, "found a int, expected a function"),
     "every": ({"EVERY": "'clock'"}, "found every='clock', expected"),
     "stops": (
