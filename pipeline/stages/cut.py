@@ -125,11 +125,16 @@ def _ranges(ends: Sequence[int]) -> list[tuple[int, int]]:
 def _lives(
     traced: TracedModel, stage_of: dict[fx.Node, int], stages: int
 ) -> tuple[dict[fx.Node, int], dict[fx.Node, int]]:
-    """The stages that make and that last need each node or parameter, in the order of the graph."""
+    """The stages that make and that last need each tensor that may travel, in the order of the graph."""
     outputs = {node for node in traced.outputs if isinstance(node, fx.Node)}
     owner: dict[fx.Node, int] = {}
     last_use: dict[fx.Node, int] = {}
-    for node in [*traced.parameters, *stage_of]:
+    # What the output shows of a buffer or input that the forward changes travels from the stage that changes it:
+    # another stage's own copy does not change.
+    changed = [node for node, name in traced.buffers.items() if name in traced.changed]
+    inputs = [traced.inputs[place] for place in sorted(traced.overwritten)]
+    changed += [node for node in inputs if node is not None]
+    for node in [*traced.parameters, *(n for n in changed if n in outputs), *stage_of]:
         users = [stage_of[user] for user in node.users if user in stage_of]
         users += [stages - 1] if node in outputs else []
         made = stage_of.get(node, min(users, default=0))

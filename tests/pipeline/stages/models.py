@@ -86,13 +86,13 @@ class Filled(nn.Module):
 class Overwriting(nn.Module):
     """Three layers; `way` says what is overwritten between them."""
 
-    def __init__(self, way: Callable[[Overwriting, Tensor], Tensor]) -> None:
+    def __init__(self, way: Callable[[Overwriting, Tensor], Any]) -> None:
         super().__init__()
         self.one, self.two, self.three = (nn.Linear(4, 4) for _ in range(3))
         self.register_buffer("seen", torch.ones(4))
         self.way = way
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.way(self, x)
 
 
@@ -144,6 +144,13 @@ def overwrites_what_einsum_shows(model: Overwriting, x: Tensor) -> Tensor:
     turned = torch.einsum("ij->ji", h)
     turned.add_(model.two(x).t())
     return model.three(torch.tanh(h)) + turned.t()
+
+
+def returns_what_it_changes(model: Overwriting, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    h = model.one(x * 1.0)
+    model.seen[:2].add_(h.detach().mean())
+    x[:, 0] = 7.0
+    return model.three(torch.tanh(model.two(h))), model.seen, x
 
 
 class Own(nn.Module):
@@ -226,6 +233,14 @@ def overwriting(way: Callable[[Overwriting, Tensor], Tensor]) -> Callable[[], Ex
     return lambda: (Overwriting(way), (torch.randn(5, 4),), lambda output: output.square().mean())
 
 
+def returned() -> Example:
+    def loss(output: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        y, seen, x = output
+        return (y * seen).square().mean() + (y * x).mean()
+
+    return Overwriting(returns_what_it_changes), (torch.randn(5, 4),), loss
+
+
 def own_stages() -> Example:
     return Own(), (torch.randn(5, 4),), lambda output: output.square().mean()
 
@@ -242,6 +257,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "without gradients": overwriting(overwrites_without_gradients),
     "type_as": overwriting(overwrites_what_type_as_shows),
     "linear layers of three axes": overwriting(overwrites_what_linear_layers_make),
+    "returned": returned,
     "einsum": overwriting(overwrites_what_einsum_shows),
     "own stages": own_stages,
 }

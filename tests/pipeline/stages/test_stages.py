@@ -43,15 +43,15 @@ def run(
     defer: bool = False,
     recompute: bool = False,
 ) -> Result:
-    """Loss, gradients by parameter, and changed buffers of one step of the model in stages; buffers are put back."""
-    before = {name: whole.values[name].clone() for name in whole.changed}
+    """Loss, gradients by parameter, and changed buffers of one step of the model in stages."""
     stages = [
         StageCompute(whole, code, loss=loss if code.is_last else None, recompute=recompute)
         for code in cut(whole, ends)
     ]
     passes, values = [], []
-    for stage in stages:
-        flat = whole.flat_inputs(copy.deepcopy(inputs))  # each process has its own
+    for stage in stages:  # each process has its own inputs and buffers
+        flat = whole.flat_inputs(copy.deepcopy(inputs))
+        stage.buffers = [buffer.clone() for buffer in stage.buffers]
         weights = leaves_of(whole.values, stage.code.parameters)
         passes.append(stage.forward(weights, values, flat, (), key, defer=defer))
         values = [v.detach().clone(memory_format=torch.preserve_format) for v in passes[-1].outgoing]
@@ -61,10 +61,8 @@ def run(
         for place, gradient in stage.deferred(kept).items():
             own[place] = gradient
         found.update(zip(stage.code.parameters, own, strict=True))
-    changed = {name: whole.values[name].clone() for name in whole.changed}
-    for name, value in before.items():
-        whole.values[name].copy_(value)
-    return result, found, changed
+    each = (pair for stage in stages for pair in zip(stage.code.buffers, stage.buffers, strict=True))
+    return result, found, {name: buffer for name, buffer in each if name in whole.changed}
 
 
 def same(a: Result, b: Result) -> None:
