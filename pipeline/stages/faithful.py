@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from pipeline.stages.cut import is_random
@@ -32,7 +32,7 @@ Step = tuple[Tensor, list[Tensor | None]]  # loss and gradients
 
 
 def check_gradients(traced: TracedModel, loss: Loss, inputs: Sequence[Any], targets: Sequence[Any]) -> None:
-    """Raise StageError where the graph's gradients are not the module's, or the loss reads parameters by itself.
+    """Raise StageError where stages do not have the module's gradients, or the loss reads parameters or has its own.
 
     Buffers and random numbers are as before afterwards.
     """
@@ -79,10 +79,16 @@ def _of_graph(
     found = loss_of(loss, whole_output(traced, made), targets)
     own = {id(value): name for name, value in traced.values.items()}
     for node in _nodes(found):
-        if (name := own.get(id(getattr(node, "variable", None)))) is not None:
+        variable = getattr(node, "variable", None)
+        if (name := own.get(id(variable))) is not None:
             raise StageError(
                 f"the loss reads the parameter {name!r} by itself, expected only the model's output and the targets, "
                 "as it runs on the last stage alone: let the forward return what the loss needs"
+            )
+        if isinstance(variable, nn.Parameter):
+            raise StageError(
+                f"the loss has a parameter of its own, of shape {list(variable.shape)}, expected only those of the "
+                "model, as nothing trains others: make it a part of the model, or freeze it (requires_grad_(False))"
             )
     return found, weights
 

@@ -126,3 +126,15 @@ def test_a_loss_reads_no_parameters_by_itself() -> None:
 
     with pytest.raises(StageError, match=r"the loss reads the parameter 'first.weight' by itself"):
         measured_profile(trace_model(model, inputs), decayed, inputs, (), model="net", batch=5, repeats=1)
+def test_a_loss_has_no_parameters_of_its_own_that_nothing_would_train() -> None:
+    scores = nn.Linear(2, 1)
+
+    def scored(output: Tensor) -> Tensor:
+        return scores(output).square().mean()
+
+    with pytest.raises(
+        StageError, match=r"the loss has a parameter of its own, of shape \[1(, 2)?\], expected only"
+    ):
+        check(Net(torch.tanh), scored)
+    scores.requires_grad_(False)
+    check(Net(torch.tanh), scored)
