@@ -44,6 +44,7 @@ def check_gradients(traced: TracedModel, loss: Loss, inputs: Sequence[Any], targ
     state = torch.get_rng_state()
     try:
         graph = _step(lambda: _of_graph(traced, names, loss, inputs, targets))
+        _check_dense(names, graph[1])
         custom: list[str] = []
         own = _step(lambda: _of_module(traced, names, loss, inputs, targets, custom))
     finally:
@@ -52,6 +53,16 @@ def check_gradients(traced: TracedModel, loss: Loss, inputs: Sequence[Any], targ
             for buffer, value in before:
                 buffer.copy_(value)
     _compare(traced, names, graph, own, custom)
+
+
+def _check_dense(names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
+    """Raise StageError for a gradient that cannot be added up or sent as others are."""
+    for name, gradient in zip(names, gradients, strict=True):
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise StageError(
+                f"the parameter {name!r} has a sparse gradient, as of an embedding with sparse=True, expected a dense "
+                "one: stages send and add up whole ones"
+            )
 
 
 def _step(run: Callable[[], tuple[Tensor, list[Tensor]]]) -> Step:

@@ -107,6 +107,10 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
         if not isinstance(tensor, Tensor):
             raise StageError(f"the model takes {target} of kind {given.kind.name}, expected tensors")
         name = names.get(id(tensor), target)
+        if tensor.layout is not torch.strided:
+            raise StageError(
+                f"the buffer {name!r} is a sparse tensor, expected dense ones, which stages can share"
+            )
         (parameters if given.kind is InputKind.PARAMETER else buffers)[node] = name
         values[name] = tensor
     flat, in_spec = pytree.tree_flatten((tuple(inputs), {}))

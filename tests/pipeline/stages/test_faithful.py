@@ -126,6 +126,19 @@ def test_a_loss_reads_no_parameters_by_itself() -> None:
 
     with pytest.raises(StageError, match=r"the loss reads the parameter 'first.weight' by itself"):
         measured_profile(trace_model(model, inputs), decayed, inputs, (), model="net", batch=5, repeats=1)
+
+
+def test_what_is_sparse_is_named() -> None:
+    embedding, ids = nn.Embedding(7, 2, sparse=True), (torch.tensor([1, 2, 2]),)
+    with pytest.raises(StageError, match=r"the parameter 'weight' has a sparse gradient"):
+        check_gradients(trace_model(embedding, ids), mean_square, ids, ())
+    linear = Net(torch.tanh)
+    linear.register_buffer("graph", torch.eye(5).to_sparse())
+    linear.between = lambda x: torch.sparse.mm(linear.graph, x)
+    with pytest.raises(StageError, match=r"the buffer 'graph' is a sparse tensor"):
+        check(linear)
+
+
 def test_a_loss_has_no_parameters_of_its_own_that_nothing_would_train() -> None:
     scores = nn.Linear(2, 1)
 
