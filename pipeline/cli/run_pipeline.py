@@ -113,7 +113,7 @@ def run_training(
 
 def _train(job: Job, shape: StageShape, folder: Path, chosen: Planned | None, *, sequential: bool) -> None:
     from pipeline.run.memory import predicted_bytes
-    from pipeline.run.processes import run_processes, save_start
+    from pipeline.run.processes import restore, run_processes, save_start
     from pipeline.run.result import collected, minibatch_losses, run_here
 
     lists = job.schedule(shape)
@@ -125,6 +125,8 @@ def _train(job: Job, shape: StageShape, folder: Path, chosen: Planned | None, *,
         save_start(job, shape, folder)
     begin = time.perf_counter()
     if sequential:
+        # As a worker does: here the loss was called before, to measure and to predict, and it may count its calls.
+        job, shape = restore(folder)
         tensors, reports = run_here(job, shape)
     else:
         run_processes(job, shape, folder)

@@ -90,6 +90,21 @@ def test_processes_have_the_bits_of_one_that_replays_them(
     assert len(alone) == 5
 
 
+def test_what_is_called_to_measure_and_to_predict_leaves_no_trace(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss that counts its calls counts those of the training alone, measured or not, as in processes."""
+    profile, found = tmp_path / "p.json", []
+    named = ["--set", "training=tests.pipeline.run.training:counting", "--set", "stages=2"]
+    assert run("profile", config, "--repeats", 1, "--out", profile, *named[:2]) == 0
+    for number, more in enumerate(((), ("--profile", profile))):
+        given = "run", config, "--sequential", *named, *more, "--out", tmp_path / str(number)
+        assert run(*given) == 0
+        found.append(sha(capsys.readouterr().out))
+    assert run("run", "--sequential", "--replay", tmp_path / "0", "--out", tmp_path / "2") == 0
+    assert found == [sha(capsys.readouterr().out)] * 2
+
+
 def test_replicas_of_a_batch_norm_are_refused_before_anything_is_written(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

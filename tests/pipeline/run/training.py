@@ -143,6 +143,18 @@ def residual() -> Any:
     return Residual(), functional.cross_entropy, minibatch
 
 
+def counting() -> Any:
+    """Its loss grows a little with each call."""
+    model, loss, minibatch = mlp()
+    calls: list[int] = []
+
+    def growing(output: Tensor, target: Tensor) -> Tensor:
+        calls.append(1)
+        return (1 + 1e-3 * len(calls)) * loss(output, target)
+
+    return model, growing, minibatch
+
+
 def fails_later() -> Any:
     model, loss, minibatch = mlp()
     calls = []
