@@ -75,6 +75,9 @@ class Job:
                 f"change microbatches, or the batch of {config.training}"
             )
 
+        if config.parts > 1:
+            self._check_targets(first[1])
+
     @property
     def microbatch_items(self) -> int:
         """Items of one microbatch."""
@@ -259,6 +262,17 @@ class Job:
         if not tensors:
             raise RunError(f"minibatch(1) of {self.config.training} has no tensor among its inputs")
         return int(tensors[0].shape[0])
+
+    def _check_targets(self, targets: tuple[Any, ...]) -> None:
+        """Raise RunError where a minibatch is cut into microbatches and its targets are not: the first dimension of the
+        inputs is time, say."""
+        tensors = [t for t in pytree.tree_leaves(targets) if isinstance(t, Tensor) and t.dim()]
+        if tensors and all(t.shape[0] != self.batch for t in tensors):
+            raise RunError(
+                f"minibatch(1) of {self.config.training} has {self.batch} items by the first dimension of its first "
+                f"input, and {tensors[0].shape[0]} by that of its first target, expected as many: a minibatch is cut "
+                "into microbatches along it"
+            )
 
     def _check_buffers(self, stage: int, shape: StageShape, code: StageCode) -> None:
         changed = [name for name in code.buffers if name in self.traced.changed]

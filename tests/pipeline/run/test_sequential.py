@@ -123,6 +123,13 @@ def test_minibatches_that_are_drawn_anew_are_refused() -> None:
         job("drawn")
 
 
+def test_a_minibatch_whose_targets_would_not_be_cut_with_it_is_refused() -> None:
+    with pytest.raises(
+        RunError, match="has 12 items by the first dimension of its first input, and 8 by that of its"
+    ):
+        job("time_first")
+
+
 @pytest.mark.parametrize(
     ("changes", "lag"), [({}, lambda stages, stage: stages - 1 - stage), ({"vertical_sync": True}, None)]
 )

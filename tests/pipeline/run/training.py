@@ -143,6 +143,12 @@ def residual() -> Any:
     return Residual(), functional.cross_entropy, minibatch
 
 
+def time_first() -> Any:
+    """Of sequences whose first dimension is time, as `nn.LSTM` has them by default."""
+    model, loss, _ = mlp()
+    return model, loss, lambda number: ((torch.zeros(12, BATCH, 6),), (torch.arange(BATCH) % 3,))
+
+
 def counting() -> Any:
     """Its loss grows a little with each call."""
     model, loss, minibatch = mlp()
