@@ -275,11 +275,12 @@ class Job:
             )
 
     def _check_buffers(self, stage: int, shape: StageShape, code: StageCode) -> None:
-        changed = [name for name in code.buffers if name in self.traced.changed]
+        changed = [f"buffer {name}" for name in code.buffers if name in self.traced.changed]
+        changed += [f"parameter {name}" for name in code.parameters if name in self.traced.rewritten]
         if changed and shape.replicas[stage] > 1:
             raise RunError(
-                f"stage {stage + 1} has {shape.replicas[stage]} replicas, and its forward changes the buffer "
-                f"{changed[0]}, whose order over replicas is not defined: give that stage one replica"
+                f"stage {stage + 1} has {shape.replicas[stage]} replicas, and its forward changes the {changed[0]}, "
+                "whose order over replicas is not defined: give that stage one replica"
             )
 
 

@@ -75,8 +75,8 @@ def plan_of(job: Job, profile: Profile) -> Plan:
         memory_bytes=parse_bytes(config.memory, "memory") if config.memory else None,
         recompute=config.recompute if config.recompute == "auto" else config.recompute == "always",
         optimizer_factor=optimizer_factor(job),
-        # Replicas of a layer that changes buffers would each have their own.
-        straight=bool(job.traced.changed),
+        # Replicas of a layer that changes buffers or weights would each have their own.
+        straight=bool(job.traced.changed or job.traced.rewritten),
         prefixes_only=True,
         # One that gets no microbatch of a minibatch would only wait.
         max_replicas=config.parts if config.mode is Mode.FLUSH else config.minibatches,

@@ -35,8 +35,8 @@ class TracedModel:
     module: what was recorded. layers: in the order of the forward. parameters, buffers: by placeholder, the name in the
     model. inputs: the model's own inputs, flattened; None where one is not a tensor. outputs: nodes or constants,
     flattened as `out_spec` says. facts: of every node that is a tensor. changed: buffers that a forward changes.
-    overwritten: places of the inputs that it changes. values: parameters and buffers by name. example: the inputs that
-    are no tensors.
+    rewritten: parameters that it changes, as `max_norm` does. overwritten: places of the inputs that it changes.
+    values: parameters and buffers by name. example: the inputs that are no tensors.
     """
 
     module: nn.Module
@@ -50,6 +50,7 @@ class TracedModel:
     out_spec: pytree.TreeSpec
     facts: dict[fx.Node, Fact]
     changed: frozenset[str]
+    rewritten: frozenset[str]
     overwritten: frozenset[int]
     values: dict[str, Tensor]
     example: tuple[Any, ...]
@@ -128,6 +129,7 @@ def trace_model(model: nn.Module, inputs: Sequence[Any]) -> TracedModel:
         program.call_spec.out_spec,
         found.facts,
         found.changed,
+        found.rewritten,
         found.overwritten,
         values,
         tuple(None if isinstance(value, Tensor) else value for value in flat),
@@ -230,10 +232,12 @@ class _Recorder(fx.Interpreter):
 
 @dataclass(frozen=True)
 class _Observed:
-    """What one run showed: facts, changed and overwritten of `TracedModel`, and which tensors show memory of others."""
+    """What one run showed: facts, changed, rewritten and overwritten of `TracedModel`, and which tensors show memory of
+    others."""
 
     facts: dict[fx.Node, Fact]
     changed: frozenset[str]
+    rewritten: frozenset[str]
     overwritten: frozenset[int]
     shows: Shows
 
@@ -256,6 +260,7 @@ def _observed(
         *inputs,
     ]
     recorder = _Recorder(program.graph_module)
+    versions = {name: values[name]._version for name in parameters.values()}
     state = torch.get_rng_state()
     try:
         with torch.enable_grad():  # `needs_gradient` says what a training step needs, wherever this is called
@@ -264,5 +269,12 @@ def _observed(
         torch.set_rng_state(state)
     # A forward may write what is there already, as one that keeps a maximum does; batch norm's kernel counts no writes.
     changed = {name for name, copy in copies.items() if copy._version or not torch.equal(copy, values[name])}
+    rewritten = {name for name, version in versions.items() if values[name]._version != version}
     overwritten = {place for place, v in enumerate(inputs) if isinstance(v, Tensor) and v._version}
-    return _Observed(recorder.facts, frozenset(changed), frozenset(overwritten), recorder.sharing.shows)
+    return _Observed(
+        recorder.facts,
+        frozenset(changed),
+        frozenset(rewritten),
+        frozenset(overwritten),
+        recorder.sharing.shows,
+    )

@@ -198,6 +198,17 @@ def test_batch_norm_over_replicas_is_refused() -> None:
         trained(made, (len(made.traced.layers),), (2,))
 
 
+def test_weights_that_a_forward_changes_are_not_replicated() -> None:
+    made = job("with_max_norm")
+    count = len(made.traced.layers)
+    whole, *_ = trained(made, (count,), (1,))
+    assert same(trained(made, (1, count), (1, 1))[0], whole)
+    with pytest.raises(
+        RunError, match=r"stage 1 has 2 replicas, and its forward changes the parameter 0\.weight"
+    ):
+        trained(made, (1, count), (2, 1))
+
+
 @given(count=st.integers(1, 12), data=st.data())
 def test_the_tree_is_the_engines(count: int, data: st.DataObject) -> None:
     from agileml.core.parameters.fold import Contribution, Fold

@@ -149,6 +149,17 @@ def time_first() -> Any:
     return model, loss, lambda number: ((torch.zeros(12, BATCH, 6),), (torch.arange(BATCH) % 3,))
 
 
+def with_max_norm() -> Any:
+    """Its forward shortens the rows of an embedding that it looks up."""
+
+    def minibatch(number: int) -> Any:
+        tokens = torch.randint(0, 11, (BATCH,), generator=torch.Generator().manual_seed(number))
+        return (tokens,), ((tokens + 1) % 3,)
+
+    model = nn.Sequential(nn.Embedding(11, 6, max_norm=0.1), nn.Tanh(), nn.Linear(6, 3))
+    return model, functional.cross_entropy, minibatch
+
+
 def counting() -> Any:
     """Its loss grows a little with each call."""
     model, loss, minibatch = mlp()
