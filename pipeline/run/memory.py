@@ -11,6 +11,7 @@ import torch
 from torch.autograd import ProfilerConfig, ProfilerState
 from torch.utils._pytree import tree_leaves
 
+from pipeline.run.config import Mode
 from pipeline.run.job import KEPT_MINIBATCHES, Job, StageShape
 from pipeline.run.planning import optimizer_factor
 from pipeline.schedule.versions import Trace
@@ -92,7 +93,11 @@ def predicted_bytes(job: Job, shape: StageShape, traced: Trace) -> list[int]:
         worker = schedule.first_workers[stage]
         # Besides the newest gradient, which belongs to a step, the tree holds at most one sum per level.
         sums = (-(-job.config.parts // schedule.replicas[stage]) - 1).bit_length()
-        in_flight = schedule.in_flight[stage]
+        # No more than a replica's share of what there is between two flushes, or drains.
+        there = (
+            job.config.parts if job.config.mode is Mode.FLUSH else job.config.epoch or schedule.minibatches
+        )
+        in_flight = min(schedule.in_flight[stage], -(-there // schedule.replicas[stage]))
         messages = in_flight * one.incoming + one.outgoing
         weights = own * (traced.peak[worker] + factor + sums)
         reads = held if code.inputs or code.is_last else 0

@@ -69,3 +69,20 @@ def test_the_planner_counts_the_sums_of_many_microbatches() -> None:
     for stage, found in zip(plan.stages, predicted, strict=True):
         sums_less = (-(-16 // stage.replicas) - 1).bit_length() - 4  # replicas share the tree
         assert stage.memory_bytes + sums_less * stage.parameter_bytes == pytest.approx(found, rel=0.15)
+
+
+@pytest.mark.parametrize("changes", [{"microbatches": 2}, {"mode": "stash", "epoch": 2}], ids=str)
+def test_no_more_is_predicted_to_be_in_flight_than_there_is(changes: dict[str, Any]) -> None:
+    """The first of four stages could have four; between two flushes, or drains, there are two."""
+    found = []
+    for limit in (None, 2):
+        given = {
+            "training": "tests.pipeline.run.training:wide",
+            "minibatches": 4,
+            **changes,
+            "in_flight": limit,
+        }
+        job = Job(PipelineConfig.model_validate(given))
+        shape = StageShape((2, 4, 6, len(job.traced.layers)), (1,) * 4, (False,) * 4)
+        found.append(predicted_bytes(job, shape, job.schedule(shape))[0])
+    assert found[0] == found[1]
