@@ -58,7 +58,8 @@ class PipelineConfig(_Strict):
     loss(output, *targets) is the mean over the items and minibatch(number) returns (inputs, targets), two tuples, for
     number = 1, 2, ... workers: processes; stages and replicas: auto lets the planner choose. microbatches: equal parts
     of a minibatch (flush). epoch: minibatches after which the pipeline empties (stash, none; by default never).
-    in_flight: minibatches per replica of the first stage (default NOAM). memory: of each worker, for the planner.
+    in_flight: minibatches, with a flush microbatches, per replica of the first stage (default NOAM). memory: of each
+    worker, for the planner.
     """
 
     training: str
@@ -101,10 +102,9 @@ class PipelineConfig(_Strict):
             raise ValueError(
                 f"stages is {self.stages} and replicas has {len(self.replicas)} numbers, one per stage"
             )
-        if self.in_flight is not None and self.in_flight > self.minibatches:
-            raise ValueError(
-                f"in_flight is {self.in_flight}, expected at most minibatches = {self.minibatches}"
-            )
+        most, of = self.minibatches * self.parts, "minibatches x microbatches" if flushes else "minibatches"
+        if self.in_flight is not None and self.in_flight > most:
+            raise ValueError(f"in_flight is {self.in_flight}, expected at most {of} = {most}")
         made = sum(self.replicas) if self.replicas != "auto" else self.stages
         if self.workers is not None and made not in ("auto", self.workers):
             raise ValueError(f"workers is {self.workers}, but stages and replicas make {made}")

@@ -152,7 +152,7 @@ def test_the_users_model_loads_the_result(config: Path, tmp_path: Path) -> None:
         ("colour=red", "colour: Extra inputs are not permitted"),
         ("epoch=3", "epoch is for modes stash and none"),
         ("threads=1000000000", "threads: Input should be less than or equal to 1024"),
-        ("in_flight=1000000000", "in_flight is 1000000000, expected at most minibatches = "),
+        ("in_flight=1000000000", "in_flight is 1000000000, expected at most minibatches x microbatches = 20"),
         ("memory=0.5KB", "alone needs"),
         ("plan=nowhere.txt", "nowhere.txt cannot be read"),
         ("recompute=auto", "recompute auto goes by memory"),

@@ -130,6 +130,12 @@ def test_a_minibatch_whose_targets_would_not_be_cut_with_it_is_refused() -> None
         job("time_first")
 
 
+def test_so_many_microbatches_may_be_in_flight_as_there_are() -> None:
+    assert job("mlp", minibatches=1, microbatches=8, in_flight=8).config.in_flight == 8
+    with pytest.raises(ValueError, match="in_flight is 2, expected at most minibatches = 1"):
+        job("mlp", mode="stash", minibatches=1, in_flight=2)
+
+
 @pytest.mark.parametrize(
     ("changes", "lag"), [({}, lambda stages, stage: stages - 1 - stage), ({"vertical_sync": True}, None)]
 )
