@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -159,14 +160,14 @@ def _write_result(
     summary = {
         "params_sha256": sha,
         "minibatches": len(losses),
-        "losses": losses,
+        "losses": [loss if math.isfinite(loss) else None for loss in losses],  # JSON has no NaN
         "wall_s": wall_s,
         "workers": [
             {"stage": r.stage + 1, "compute_s": r.compute_s, "wait_s": r.wait_s, "versions": r.versions}
             for r in reports
         ],
     }
-    write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_text(folder / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     print(f"params_sha256 {sha}")
 
 

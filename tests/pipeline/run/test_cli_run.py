@@ -105,6 +105,13 @@ def test_what_is_called_to_measure_and_to_predict_leaves_no_trace(
     assert found == [sha(capsys.readouterr().out)] * 2
 
 
+def test_a_loss_that_is_no_number_is_null_in_the_summary(config: Path, tmp_path: Path) -> None:
+    named = ["--set", "training=tests.pipeline.run.training:diverged", "--set", "stages=1"]
+    assert run("run", config, "--sequential", *named, "--out", tmp_path / "run") == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["losses"] == [None] * 5
+
+
 def test_replicas_of_a_batch_norm_are_refused_before_anything_is_written(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

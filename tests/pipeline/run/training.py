@@ -160,6 +160,11 @@ def with_max_norm() -> Any:
     return model, functional.cross_entropy, minibatch
 
 
+def diverged() -> Any:
+    model, loss, minibatch = mlp()
+    return model, lambda output, target: loss(output, target) * float("nan"), minibatch
+
+
 def counting() -> Any:
     """Its loss grows a little with each call."""
     model, loss, minibatch = mlp()
