@@ -9,7 +9,7 @@ from pathlib import Path
 import numba
 import pytest
 
-from agileml import compiled_code
+from agileml.driver import compiled_code
 
 MODULE = """import numba
 
