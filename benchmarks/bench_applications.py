@@ -20,9 +20,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-import sklearn
+from measuring import versions
 from sklearn.linear_model import LogisticRegression as Peer
 
 from agileml.application import Settings
@@ -161,8 +160,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="no tuning grid and no MNIST")
     quick = parser.parse_args().quick
     print(
-        f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, numpy {np.__version__}, "
-        f"numba {numba.__version__}, scikit-learn {sklearn.__version__}"
+        f"{platform.machine()}, {os.cpu_count()} CPUs, {versions('Python', 'numpy', 'numba', 'scikit-learn')}"
     )
     print(f"{'':<52} {'ours':>12} {'peer':>12} {'ratio':>9}   limit")
     bench_mf(quick)

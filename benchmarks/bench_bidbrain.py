@@ -10,9 +10,7 @@ printed figures.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -20,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from measuring import computer, least_cpu_s
 
 from bidbrain.config import load_config
 from bidbrain.history.archive import rows_of, write_rows
@@ -38,16 +38,6 @@ from bidbrain.simulate.simulator import simulate
 ROOT = Path(__file__).resolve().parents[1]
 RECORDING = ROOT.parent / "shared" / "data" / "spot" / "2016-02_2016-04_us-east-1.csv.gz"
 TARGETS = {"proteus": (2500, 2040), "renewal": (6000, 4910)}
-
-
-def best(work: Callable[[], object], rounds: int) -> float:
-    """Least CPU seconds of some rounds in this process: what one idle core would take, whoever else is at work."""
-    times = []
-    for _ in range(rounds):
-        begun = time.process_time()
-        work()
-        times.append(time.process_time() - begun)
-    return min(times)
 
 
 def best_command(work: Callable[[], object], rounds: int) -> tuple[float, float]:
@@ -95,13 +85,13 @@ def jobs_per_second(setting: Setting, evaluate: Interval, jobs: int, rounds: int
         own = scheme.setting(setting)
         fast = CompiledSimulator(own, scheme)
         fast.run(starts)
-        rate = jobs / best(lambda fast=fast: fast.run(starts), rounds)
+        rate = jobs / least_cpu_s(rounds, fast.run, starts)
         few = starts[: max(3, jobs // 100)]
-        plain = len(few) / best(
+        plain = len(few) / least_cpu_s(
+            2,
             lambda own=own, scheme=scheme, few=few: [
                 simulate(own, scheme.name, scheme.make(own, s), s, scheme.reliable) for s in few
             ],
-            2,
         )
         target, untuned = TARGETS.get(name, (0, 0))
         verdict = "" if not target else "met" if rate >= target else "MISSED"
@@ -114,7 +104,7 @@ def jobs_per_second(setting: Setting, evaluate: Interval, jobs: int, rounds: int
 def eviction_tables(history: History, rounds: int) -> None:
     markets = history.markets
     EvictionTable.train(history, markets, history.window)
-    seconds = best(lambda: EvictionTable.train(history, markets, history.window), rounds)
+    seconds = least_cpu_s(rounds, EvictionTable.train, history, markets, history.window)
     days = history.window.seconds / 86_400
     size = f"{days:.0f} days x {len(markets)} markets x 19 deltas"
     print(f"\nexact eviction tables, {size}: {1000 * seconds:.0f} ms of CPU (limit 500)")
@@ -150,9 +140,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer jobs and rounds")
     parser.add_argument("--cold", action="store_true", help="also the whole command without numba's cache")
     options = parser.parse_args()
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numba", "numpy"))
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    print(f"{machine}, Python {platform.python_version()}, {versions}")
+    print(computer("Python", "numba", "numpy"))
     history, path, what = load()
     print(what)
     setting, evaluate = setting_a(history)

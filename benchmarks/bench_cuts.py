@@ -15,8 +15,6 @@ travels than those around them. The limit, for the defaults: 1.03 of the time wi
 
 import argparse
 import json
-import os
-import platform
 import secrets
 import statistics
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ from typing import Any
 
 import child_machines  # first: it sets the environment that the processes begin with
 import numpy as np
-import torch
 from child_machines import WARM_UP, WORLD, Engine, Pair, application, cpu_between, serve_machine, train
 from ddp_peer import Task
+from measuring import computer
 
 from agileml.config.job import from_values
 from agileml.events.run import CutCommitted
@@ -36,7 +34,7 @@ LIMIT = 1.03
 OFTEN = 8  # clocks
 TOUCHED = 3  # clocks behind a cut that it may make longer
 CUTS: dict[str, dict[str, Any]] = {
-    "no cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
+    "no cuts": child_machines.NO_CUTS,
     "cuts, defaults": {},
     f"a cut every {OFTEN} clocks": {"every_s": 1e6, "max_clocks": OFTEN},
 }
@@ -138,9 +136,8 @@ def main() -> None:
     clocks = arguments.clocks or (24 if arguments.quick else 60)
     models = arguments.models or ("gpt" if arguments.quick else "mlp,gpt")
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-        f"torch {torch.__version__}, python {platform.python_version()}; "
-        f"{WORLD} processes, one thread each, stage {arguments.stage}; {rounds} rounds of {clocks} clocks",
+        f"{computer('torch', 'python')}; {WORLD} processes, one thread each, stage {arguments.stage}; "
+        f"{rounds} rounds of {clocks} clocks",
         flush=True,
     )
     figures = {}

@@ -16,15 +16,12 @@ The limit: the model's own step in one process on its own share (no exchange at 
 
 import argparse
 import json
-import os
-import platform
 import statistics
 from collections.abc import Callable
 from functools import partial
 
 import child_machines  # first: it sets the environment that the processes begin with
 import ddp_peer
-import torch
 from child_machines import (
     TASKS,
     WARM_UP,
@@ -32,11 +29,11 @@ from child_machines import (
     Engine,
     Pair,
     Sample,
-    free_port,
     run_engine,
     serve_machine,
 )
 from ddp_peer import Options, Task
+from measuring import computer, free_port, median_ratio
 
 STEPS = {"mlp": 12, "cnn": 150, "gpt": 12, "gpt-bf16": 12}
 QUICK_STEPS = {"mlp": 6, "cnn": 60, "gpt": 6, "gpt-bf16": 6}
@@ -80,9 +77,7 @@ def main() -> None:
     ]
     buckets = (25,) if arguments.quick else (5, 25, 50, 100)
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-        f"torch {torch.__version__}, python {platform.python_version()}; "
-        f"{WORLD} processes, one thread each; {rounds} rounds",
+        f"{computer('torch', 'python')}; {WORLD} processes, one thread each; {rounds} rounds",
         flush=True,
     )
     peers = Pair(ddp_peer.serve, WORLD, free_port())
@@ -133,7 +128,7 @@ def report(task: Task, found: dict[str, list[Sample]]) -> dict[str, float]:
     best = min(tuned, key=lambda label: statistics.median(seconds[label]))
 
     def ratio(label: str, to: str) -> float:
-        return statistics.median(a / b for a, b in zip(seconds[label], seconds[to], strict=True))
+        return median_ratio(seconds[label], seconds[to])
 
     print(
         f"\n{task.name}\n  {'':62}{'ms':>9}{'/ DDP':>8}{'/ best':>8}{'/ limit':>9}{'CPU ms':>9}{'/ DDP':>8}"

@@ -11,15 +11,13 @@ had read follows from the speeds, exactly, so it is the same on every machine (`
 
 import argparse
 import heapq
-import os
-import platform
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
+from measuring import cores, versions
 from uneven_rig import Trial, UnevenRun
 
 from agileml.config.job import from_values
@@ -75,11 +73,7 @@ def asp_s(minibatches: int, unit_s: float) -> float:
     time."""
     clocks = minibatches // len(SPEEDS) // 2
     trial = UnevenRun(job_values(unit_s, clocks, SCHEMES["asp, shares"])).train()
-    began = next(at_s for at_s, units in trial.units if units)
-    until = began + 0.9 * clocks * unit_s / max(SPEEDS)
-    seen = [(at_s, units) for at_s, units in trial.units if units and at_s <= until]
-    (from_s, some), (to_s, more) = seen[len(seen) // 5], seen[-1]
-    return (to_s - from_s) / (more - some) * minibatches
+    return trial.unit_s(0.9 * clocks * unit_s / max(SPEEDS)) * minibatches
 
 
 def show_time(unit_s: float, minibatches: int, rounds: int) -> None:
@@ -259,8 +253,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["time", "plan", "accuracy"])
     arguments = parser.parse_args()
-    print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, ", end="")
-    print(f"load {os.getloadavg()[0]:.1f}")
+    print(f"{versions('python', 'torch')}, {cores()}")
     if arguments.only in (None, "plan"):
         show_plan(160, (40, 148))
         show_plan(320, (40, 248))

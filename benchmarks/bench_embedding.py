@@ -9,8 +9,6 @@ The limit: the model's own step in one process on its own share (no exchange at 
 """
 
 import argparse
-import os
-import platform
 import secrets
 import statistics
 from collections.abc import Callable
@@ -20,8 +18,9 @@ from typing import Any
 import child_machines  # first: it sets the environment that the processes begin with
 import embedding_peer
 import torch
-from child_machines import WARM_UP, WORLD, Pair, Sample, free_port, sample, serve_machine, train
+from child_machines import WARM_UP, WORLD, Pair, Sample, sample, serve_machine, train
 from embedding_peer import Shop, offers
+from measuring import computer, free_port
 
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
@@ -41,19 +40,13 @@ def data_of(shop: Shop) -> Any:
 
 def run_engine(machines: Pair, shop: Shop, steps: int, *, deterministic: bool) -> Sample:
     """As bench_ddp measures."""
-    values = {
-        "application": "torch",
-        "model": {"batch_size": WORLD * shop.batch, "loss": "bce_with_logits"},
-        "optimizer": {"kind": shop.kind, "learning_rate": 0.01 if shop.kind == "sgd" else 0.001},
-        "clocks": steps,
-        "slices": WORLD,
-        "deterministic": deterministic,
-        "machines": {"reliable": WORLD, "transient": 0, "max": WORLD},
-        "stage": 1,
-        "partitions": WORLD,
-        "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
-        "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
-    }
+    values = child_machines.job_values(
+        steps,
+        model={"batch_size": WORLD * shop.batch, "loss": "bce_with_logits"},
+        optimizer={"kind": shop.kind, "learning_rate": 0.01 if shop.kind == "sgd" else 0.001},
+        deterministic=deterministic,
+        partitions=WORLD,
+    )
     app = TorchModule(build=shop.build, dataset=partial(data_of, shop))
     return sample(*train(machines, RunSpec(secrets.token_hex(4), from_values(values), app)))
 
@@ -117,8 +110,7 @@ def main() -> None:
     batches = arguments.batches or ("1024" if arguments.quick else "1024,8192")
     tables = QUICK_TABLES if arguments.quick else TABLES
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, "
-        f"python {platform.python_version()}; {WORLD} processes, one thread each; {rounds} rounds; "
+        f"{computer('torch', 'python')}; {WORLD} processes, one thread each; {rounds} rounds; "
         f"{tables['users']:,} x {tables['width']} and {tables['items']:,} x {tables['width']}",
         flush=True,
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import secrets
 import statistics
 import tempfile
@@ -28,8 +27,9 @@ from typing import Any
 import child_machines  # first: it sets the environment that the processes begin with
 import ddp_peer
 import torch
-from child_machines import TASKS, WARM_UP, Pair, Sample, free_port, train
+from child_machines import NO_CUTS, TASKS, WARM_UP, Pair, Sample, train
 from ddp_peer import Options, Task, Training, device_mb
+from measuring import computer, free_port
 
 from agileml.config.job import from_values
 from agileml.process.spec import NCCL_VARIABLES, RunSpec
@@ -46,7 +46,6 @@ STEPS, QUICK_STEPS = 30, 12
 # With cuts, which come about once a second: so many times as many steps, behind steps in which the first cuts pin the
 # memory that later ones use again.
 CUT_STEPS, CUT_WARM_UP = 8, 96
-NO_CUTS = {"every_s": 1e6, "max_clocks": 1 << 30}
 LOOP = """
 import torch
 from bench_gpu import TASKS_OF
@@ -101,25 +100,19 @@ class Variant:
             optimizer = {"kind": "torch", **own, **shared}
         else:
             optimizer = {"kind": "adamw", "weight_decay": 0.1, **shared}
-        return {
-            "application": "torch",
-            "model": {
-                "batch_size": world * task.batch,
-                "autocast": "bfloat16" if task.training.autocast else None,
-                "device": device,
-            },
-            "optimizer": optimizer,
-            "clocks": clocks,
-            "slices": world,
-            "deterministic": False,
-            "exchange": self.exchange,
-            "allreduce_backend": self.backend,
-            "trusted_network": True,
-            "machines": {"reliable": world, "transient": 0, "max": world, "gpus": int(device == "cuda")},
-            "stage": 1,
-            "cuts": self.cuts,
-            "heartbeat": {"interval_s": 0.5, "timeout_s": 60.0},
-        }
+        autocast = "bfloat16" if task.training.autocast else None
+        return child_machines.job_values(
+            clocks,
+            world,
+            model={"batch_size": world * task.batch, "autocast": autocast, "device": device},
+            optimizer=optimizer,
+            exchange=self.exchange,
+            allreduce_backend=self.backend,
+            trusted_network=True,
+            machines={"reliable": world, "transient": 0, "max": world, "gpus": int(device == "cuda")},
+            cuts=self.cuts,
+            heartbeat={"interval_s": 0.5, "timeout_s": 60.0},
+        )
 
 
 VARIANTS = (
@@ -197,8 +190,7 @@ def main() -> None:
     steps = WARM_UP + (QUICK_STEPS if arguments.quick else STEPS)
     card = torch.cuda.get_device_name() if arguments.device == "cuda" else "no GPU"
     print(
-        f"{card}, CUDA {torch.version.cuda}, {platform.machine()}, {os.cpu_count()} cores, load "
-        f"{os.getloadavg()[0]:.1f}, torch {torch.__version__}, python {platform.python_version()}; {world} processes; "
+        f"{card}, CUDA {torch.version.cuda}, {computer('torch', 'python')}; {world} processes; "
         f"{rounds} rounds of {steps - WARM_UP} steps",
         flush=True,
     )

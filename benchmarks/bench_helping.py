@@ -12,8 +12,6 @@ The ideal divides all work perfectly at all times and costs nothing. The simulat
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -21,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from measuring import cores, median_ratio, versions
 from uneven_rig import UnevenRun
 
 from agileml.events.run import RemedyDecided
@@ -114,7 +113,7 @@ def show(text: str, seeds: Sequence[int], clock_s: float, clocks: int) -> list[R
             text,
             scheme,
             statistics.median(over[scheme]),
-            statistics.median(a / b for a, b in zip(over[scheme], over["bsp"], strict=True)),
+            median_ratio(over[scheme], over["bsp"]),
             statistics.median(simulated[scheme]),
             statistics.median(moved[scheme]),
         )
@@ -166,7 +165,7 @@ def main() -> None:
         rounds, clock_s, clocks, delays = 1, 0.5, 8, (200,)
     if arguments.auto:
         clocks = max(30, clocks)
-    print(f"python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{versions('python')}, {cores()}")
     print(f"{MACHINES} machines, {UNITS} units each, {clocks} clocks of {clock_s:g} s, {rounds} rounds")
     if arguments.auto:
         for delay in delays:

@@ -20,9 +20,9 @@ import warnings
 from typing import Any
 
 import numpy as np
-import sklearn
 from bench_one_machine import between, config, run
 from child_machines import Pair, serve_machine
+from measuring import versions
 from sklearn.cluster import KMeans as Peer
 from sklearn.cluster import MiniBatchKMeans
 
@@ -158,7 +158,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="sklearn")  # that a solver was stopped before the end
     print(
         f"{platform.machine()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, "
-        f"Python {platform.python_version()}, numpy {np.__version__}, scikit-learn {sklearn.__version__}"
+        f"{versions('Python', 'numpy', 'scikit-learn')}"
     )
     bench_pass(rounds, quick)
     bench_inertia(quick)

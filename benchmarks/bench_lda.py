@@ -18,8 +18,8 @@ import platform
 import time
 from typing import Any
 
-import numba
 import numpy as np
+from measuring import versions
 
 try:
     import tomotopy
@@ -123,8 +123,7 @@ def main() -> None:
     quick = arguments.quick
     print(
         f"{platform.machine()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, "
-        f"Python {platform.python_version()}, numba {numba.__version__}, "
-        f"tomotopy {tomotopy.__version__} ({tomotopy.isa})"
+        f"{versions('Python', 'numba')}, tomotopy {tomotopy.__version__} ({tomotopy.isa})"
     )
     for topics in [arguments.topics] if arguments.topics else [100] if quick else [100, 1000]:
         passes = arguments.passes or (20 if quick else 60)

@@ -11,8 +11,6 @@ way, takes the controller less than 20 ms at the 99th percentile, in CPU time; t
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import random
 import secrets
 import shutil
@@ -26,8 +24,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
-import zmq
 from load_hosts import NODE_IP, Add, Counting, Final, Gone, Host, Up
+from measuring import computer
 
 from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.commands import Finished, Happened
@@ -298,10 +296,7 @@ def main() -> None:
         finally:
             cluster.stop()
     traffic = cluster.traffic
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-        f"Python {platform.python_version()}, pyzmq {zmq.__version__}"
-    )
+    print(computer("Python", "pyzmq"))
     asked = len(traffic.joined_s) + len(traffic.deadline_s)
     print(
         f"{machines} machines in {arguments.hosts} processes, {len(traffic.joined_s)} joins and "

@@ -15,41 +15,28 @@ import argparse
 import ctypes
 import gc
 import json
-import multiprocessing
-import os
-import platform
 import secrets
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from process_environment import ENVIRONMENT
-
-# As the engine sets them for the processes of a run; before torch and numpy come.
-os.environ |= ENVIRONMENT
-
+import child_machines  # first: it sets the environment that the processes begin with
 import torch
+from child_machines import Pair
+from ddp_peer import resident_mb
+from measuring import computer
 
 from agileml.apps.torch.models import mlp
 from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
-from agileml.core.protocol.inputs import NodeUp
-from agileml.events.run import ClockDone
-from agileml.events.terms import Tier
 from agileml.net.keys import KeyPair
 from agileml.net.links import UNREAD_MESSAGES
 from agileml.net.wire import FRAME_BYTES
-from agileml.process.head import Head
 from agileml.process.machine import Machine
-from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
 
 LAYERS = 4
@@ -174,12 +161,6 @@ MALLINFO = ctypes.CDLL("libc.so.6").mallinfo2
 MALLINFO.restype = Allocated
 
 
-def resident_mb(field: str) -> float:
-    """VmRSS or VmHWM of this process."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1e3 for line in status if line.startswith(field))
-
-
 @contextmanager
 def highest_mb(found: list[float]) -> Iterator[None]:
     """Puts the highest value of `allocated_mb` meanwhile into `found`, looked up every few milliseconds."""
@@ -196,17 +177,18 @@ def highest_mb(found: list[float]) -> Iterator[None]:
     thread.join()
 
 
-def serve(pipe: Connection, names: list[str]) -> None:
-    """These machines, again and again until None comes; answers with (allocated, resident) MB above what was before."""
+def serve(pipe: Connection, rank: int, groups: list[list[str]]) -> None:
+    """The machines of a group, again and again until None comes; answers with (allocated, resident) MB above what was
+    before."""
     torch.set_num_threads(1)
     while (asked := pipe.recv()) is not None:
         gc.collect()
-        before = allocated_mb(), resident_mb("VmRSS")
+        before = allocated_mb(), resident_mb()["rss"]
         highest = [0.0]
         with highest_mb(highest):
             spec, halves, head = asked
             keys = KeyPair(*halves)
-            machines = [Machine(name, spec, spec.build(), "127.0.0.1", keys, head) for name in names]
+            machines = [Machine(name, spec, spec.build(), "127.0.0.1", keys, head) for name in groups[rank]]
             for machine in machines:
                 machine.start()
             pipe.send([machine.address for machine in machines])
@@ -214,7 +196,7 @@ def serve(pipe: Connection, names: list[str]) -> None:
             for machine in machines:
                 machine.stop()
         del machine, machines
-        pipe.send((highest[0] - before[0], resident_mb("VmHWM") - before[1]))
+        pipe.send((highest[0] - before[0], resident_mb()["peak"] - before[1]))
 
 
 def build(width: int) -> torch.nn.Module:
@@ -251,45 +233,11 @@ def config(mode: Mode, clocks: int) -> dict[str, Any]:
     }
 
 
-def run(pipes: list[Connection], mode: Mode, width: int, clocks: int) -> tuple[list[Any], list[float]]:
-    """Train once; the machines' answers and when each clock was applied."""
+def run(pair: Pair, mode: Mode, width: int, clocks: int) -> tuple[list[float], list[Any]]:
+    """Train once; when each clock was applied, and the machines' answers."""
     module = TorchModule(build=partial(build, width), dataset=partial(data, width))
     spec = RunSpec(secrets.token_hex(4), from_values(config(mode, clocks)), module)
-    keys = KeyPair.generate()
-    with tempfile.TemporaryDirectory() as folder:
-        head = Head(spec, mode.machines, "127.0.0.1", keys, FileStore(Path(folder) / "records"))
-        head.start()
-        try:
-            for pipe in pipes:
-                pipe.send((spec, (keys.public, keys.secret), head.address))
-            for number, address in enumerate(address for pipe in pipes for address in pipe.recv()):
-                tier = Tier.RELIABLE if number < mode.reliable else Tier.TRANSIENT
-                head.register(address, NodeUp(f"m{number}", tier, "", True))
-            ends = ends_of_clocks(head)
-        finally:
-            for pipe in pipes:
-                pipe.send("stop")
-            answers = [pipe.recv() for pipe in pipes]
-            head.stop()
-    return answers, ends
-
-
-def ends_of_clocks(head: Head) -> list[float]:
-    """When each clock was applied, once all are."""
-    ends: dict[int, float] = {}
-    until_s = time.monotonic() + LIMIT_S
-    while True:
-        state = head.state()
-        for happened in state.events:
-            if isinstance(happened.event, ClockDone):
-                ends[happened.event.clock] = happened.at_s
-        if state.halted is not None:
-            sys.exit(f"the engine stopped: {state.halted.reason}\n{state.halted.trace}")
-        if state.finished is not None:
-            return [ends[clock] for clock in sorted(ends)]
-        if time.monotonic() > until_s:
-            sys.exit(f"the engine stood still at clock {state.clock}")
-        time.sleep(0.01)
+    return child_machines.train(pair, spec, limit_s=LIMIT_S)
 
 
 def measure(mode: Mode, megabytes: float, clocks: int, *, together: bool) -> list[dict[str, Any]]:
@@ -298,32 +246,23 @@ def measure(mode: Mode, megabytes: float, clocks: int, *, together: bool) -> lis
     `together`: all machines in one process, and one row for their sum.
     """
     width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
-    context = multiprocessing.get_context("spawn")
-    pipes, children = [], []
     names = [f"m{number}" for number in range(mode.machines)]
-    for group in [names] if together else [[name] for name in names]:
-        ours, theirs = context.Pipe()
-        child = context.Process(target=serve, args=(theirs, group), daemon=True)
-        child.start()
-        pipes.append(ours)
-        children.append(child)
-    run(pipes, mode, 16, 3)  # to be idle workers
-    answers, ends = run(pipes, mode, width, clocks)
-    for pipe in pipes:
-        pipe.send(None)
-    for child in children:
-        child.join(10)
+    groups = [names] if together else [[name] for name in names]
+    pair = Pair(serve, groups, world=len(groups))
+    run(pair, mode, 16, 3)  # to be idle workers
+    ends, answers = run(pair, mode, width, clocks)
+    pair.end()
     whole = (width * width + width) * LAYERS * 4 / 1e6
     held = [formula(mode, number < mode.reliable, whole) for number in range(mode.machines)]
     if together:
-        groups = {"all machines": (held, answers)}
+        rows_of = {"all machines": (held, answers)}
     else:
-        groups = {
+        rows_of = {
             "reliable": (held[:1], answers[: mode.reliable]),
             "transient": (held[-1:], answers[mode.reliable :]),
         }
     rows = []
-    for name, (parts, found) in groups.items():
+    for name, (parts, found) in rows_of.items():
         if not found:
             continue
         total = {part: sum(machine[part] for machine in parts) for part in parts[0]}
@@ -352,10 +291,7 @@ def main() -> None:
     arguments = parser.parse_args()
     modes = (Mode(1, 2, 0),) if arguments.big else QUICK if arguments.quick else MODES
     megabytes, clocks = (1000.0, 10) if arguments.big else (arguments.megabytes, CLOCKS)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, "
-        f"python {platform.python_version()}; {megabytes:g} MB of parameters, MB above an idle worker"
-    )
+    print(f"{computer('torch', 'python')}; {megabytes:g} MB of parameters, MB above an idle worker")
     print(f"{'':62}{'formula':>9}{'allocated':>11}{'ratio':>7}{'resident':>10}{'ratio':>7}")
     found = []
     for mode in modes:

@@ -12,11 +12,8 @@ pass or clock (of the busiest one, where there are two): what the wall time woul
 """
 
 import argparse
-import os
-import platform
 import secrets
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +23,8 @@ from typing import Any, ClassVar
 import child_machines  # first: it sets what malloc and BLAS do, for us and for the children
 import numpy as np
 import torch
-from child_machines import Pair, cpu_between, serve_machine
+from child_machines import NO_CUTS, Pair, cpu_between, serve_machine
+from measuring import computer
 from torch import nn
 
 from agileml.application import Settings
@@ -72,7 +70,7 @@ def config(settings: Settings, application: str, machines: int, clocks: int, **m
         "slices": settings.slices,
         "machines": {"reliable": machines, "transient": 0, "max": machines},
         "stage": 1,
-        "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
+        "cuts": NO_CUTS,
         "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
         **more,
     }
@@ -191,21 +189,18 @@ def bench_backups(rounds: int, quick: bool) -> None:
         found = []
         for _ in range(rounds):
             samples = []
-            for cuts in ({}, {"every_s": 1e6, "max_clocks": 1 << 30}):
-                values = {
-                    "application": "torch",
-                    "model": {"batch_size": 96},
-                    "optimizer": {"kind": "momentum", "learning_rate": 0.001},
-                    "clocks": clocks,
-                    "slices": 4,
-                    "deterministic": False,
-                    "machines": {"reliable": 1, "transient": 2, "max": 3},
-                    "stage": stage,
-                    "active_fraction": 1.0,
-                    "partitions": 2,
-                    "cuts": cuts,
-                    "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
-                }
+            for cuts in ({}, NO_CUTS):
+                values = child_machines.job_values(
+                    clocks,
+                    model={"batch_size": 96},
+                    optimizer={"kind": "momentum", "learning_rate": 0.001},
+                    slices=4,
+                    machines={"reliable": 1, "transient": 2, "max": 3},
+                    stage=stage,
+                    active_fraction=1.0,
+                    partitions=2,
+                    cuts=cuts,
+                )
                 ends, seen = run(three, values, child_machines.application(task, 3))
                 wall, cpu = between(ends, seen, FIRST_CLOCKS, clocks - 2)
                 samples.append((wall / (clocks - 2 - FIRST_CLOCKS), cpu / (clocks - 2 - FIRST_CLOCKS)))
@@ -235,10 +230,7 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     rounds = arguments.rounds or (1 if quick else 5)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, "
-        f"numpy {np.__version__}, python {sys.version.split()[0]}; {rounds} rounds"
-    )
+    print(f"{computer('torch', 'numpy', 'python')}; {rounds} rounds")
     print(f"{'':72}{'ms':>9}{'peer':>9}{'ratio':>7}{'CPU ms':>11}{'peer':>9}{'ratio':>7}")
     for name, bench in (("mf", bench_mf), ("mlr", bench_mlr), ("backups", bench_backups)):
         if arguments.only == name or (arguments.only is None and not (quick and name == "backups")):

@@ -30,7 +30,6 @@ from child_machines import (
     Pair,
     Sample,
     application,
-    free_port,
     run_ddp,
     run_engine,
     serve_machine,
@@ -38,10 +37,10 @@ from child_machines import (
 from ddp_peer import Options, Task
 from hosts import HostsError, Link
 from link_rig import RELIABLE, Rig, machine_line
+from measuring import free_port, median_ratio
 from paused import EQUAL, VGG
 
 PORT = 29513
-TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 BEFORE = "engine, overlap: false"
 
 
@@ -71,10 +70,7 @@ def compare(found: Mapping[str, list[float]], to: list[str]) -> None:
     """Print the medians, and the ratios to some of the variants."""
     print(f"  {'':50}{'ms':>9}" + "".join(f"{'/ ' + label.split(', ')[-1]:>32}" for label in to))
     for label, seconds in found.items():
-        ratios = [
-            statistics.median(a / b for a, b in zip(seconds, found[other], strict=True)) for other in to
-        ]
-        shown = "".join(f"{ratio:32.3f}" for ratio in ratios)
+        shown = "".join(f"{median_ratio(seconds, found[other]):32.3f}" for other in to)
         print(f"  {label:50}{statistics.median(seconds) * 1e3:9.1f}{shown}", flush=True)
 
 
@@ -115,7 +111,7 @@ def links(arguments: argparse.Namespace, ratios: list[float], elements: int, *, 
     """Steps on two hosts, with a transfer of so many times the step."""
     rate = Link(arguments.rate, arguments.delay_ms)
     steps = WARM_UP + (4 if arguments.quick else 8)
-    link_s = 4 * elements / (rate.bytes_per_s * TCP_SHARE)
+    link_s = 4 * elements / rate.payload_bytes_per_s
     with Rig(WORLD, rate) as rig:
         hosts = Hosts2(rig)
         for kind in arguments.model.split(","):

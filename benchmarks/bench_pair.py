@@ -13,8 +13,6 @@ of these clocks, beside E = C / W (thesis, 4.1 to 4.4) at the prices of the purc
 """
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import cores, versions
 
 import agileml
 from agileml.events.market import Billed, InstancesBought
@@ -225,7 +224,7 @@ def main() -> None:
     parser.add_argument("--part", choices=("gain", "cost"), help="only one of both")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
-    print(f"python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{versions('python')}, {cores()}")
     if arguments.part != "cost":
         show_gain(rounds, 30 if arguments.quick else 60)
     if arguments.part != "gain":

@@ -39,7 +39,6 @@ from agileml.process.head import Head, HeadState
 HOSTS = 4
 SCALE = 50  # of bytes
 UNITS, MINIBATCHES = 16, 4  # of a clock
-TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 PORT = 29517
 LONGEST_S = 6.0  # of a run of a slow plan
 SKIP = 6  # clocks that are not counted: the pipeline fills, connections are made
@@ -80,12 +79,11 @@ def _scaled(name: str, layers: Sequence[Layer]) -> Model:
     return Model(name, tuple(small), UNITS, MINIBATCHES)
 
 
-def rules_of(model: Model, mode: str, replicas: tuple[int, ...] | None = None) -> PipelineRules:
-    """The rules of a run; `replicas` None: the planner's."""
+def rules_of(model: Model, replicas: tuple[int, ...] | None = None) -> PipelineRules:
+    """The rules of a run without a flush; `replicas` None: the planner's."""
     sizes = tuple(4 * layer.parameters for layer in model.layers)
     sent = tuple(4 * each for each in model.unit_sent)
-    kind = PipelineMode(mode)
-    return PipelineRules(model.unit_s, None, False, kind, replicas, sent, sizes)
+    return PipelineRules(model.unit_s, None, False, PipelineMode("stash"), replicas, sent, sizes)
 
 
 def shape(cut: StageCut) -> str:
@@ -145,7 +143,7 @@ def rates(rig: Rig, models: Sequence[Model], clocks: int, rounds: int, bytes_per
     print("| --- | --- | --- | --- | --- | --- | --- |")
     missed = []
     for model in models:
-        cut = cut_stages(rules_of(model, "stash"), HOSTS, UNITS, bytes_per_s)
+        cut = cut_stages(rules_of(model), HOSTS, UNITS, bytes_per_s)
         wanted_s = expected_s(model, cut, flushes=False, bytes_per_s=bytes_per_s)
         of_wanted, of_ddp, found, peer = [], [], [], []
         for _ in range(rounds):
@@ -172,12 +170,12 @@ def plans(rig: Rig, models: Sequence[Model], clocks: int, bytes_per_s: float) ->
     """The planner's plan against the others, each run for real."""
     missed = []
     for model in models:
-        chosen = cut_stages(rules_of(model, "stash"), HOSTS, UNITS, bytes_per_s)
+        chosen = cut_stages(rules_of(model), HOSTS, UNITS, bytes_per_s)
         runs: list[tuple[str, StageCut, dict[str, Any]]] = [
             ("planned", chosen, {"mode": "stash", "replicas": "auto"})
         ]
         for replicas in others():
-            cut = cut_stages(rules_of(model, "stash", replicas), HOSTS, UNITS)
+            cut = cut_stages(rules_of(model, replicas), HOSTS, UNITS)
             runs.append(("", cut, {"mode": "stash", "replicas": list(replicas)}))
         print(f"\n{model.name}\n| stages | expected ms | measured ms |\n| --- | --- | --- |", flush=True)
         found = []
@@ -326,7 +324,7 @@ def main() -> None:
     wanted = ["gnmt"] if arguments.quick else arguments.models.split(",")
     models = [{"gnmt": gnmt, "vgg": vgg}[name]() for name in wanted]
     link = Link(arguments.rate)
-    bytes_per_s = link.bytes_per_s * TCP_SHARE
+    bytes_per_s = link.payload_bytes_per_s
     # A run learns the rate from its transfers, for the plan at its next change.
     planned_stages.ASSUMED_BYTES_PER_S = bytes_per_s
     print(f"{machine_line()}; {HOSTS} hosts, links {link}, rounds: {rounds}", flush=True)

@@ -8,14 +8,12 @@ The recorded profiles are read from ../shared/data/profiles; without them only t
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import time
 from pathlib import Path
 
 import ibatch_baselines as baselines
-import numba
 import numpy as np
+from measuring import computer, versions
 
 from pipeline.ibatch.batches import batches
 from pipeline.profile.layers import read
@@ -32,10 +30,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repeats and links")
     parser.add_argument("--out", type=Path, help="folder for pictures")
     options = parser.parse_args()
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python "
-        f"{platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}"
-    )
+    print(f"{computer()}; {versions('Python', 'numpy', 'numba')}")
     speed(20 if options.quick else 200)
     if PROFILES.exists():
         makespans(9 if options.quick else 25, options.out)

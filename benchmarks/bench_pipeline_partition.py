@@ -8,13 +8,11 @@ The recorded profiles are read from ../shared/data/profiles; without them only t
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import time
 from pathlib import Path
 
-import numba
 import numpy as np
+from measuring import computer, versions
 
 from pipeline.compare import best_in_flight, simulate_long
 from pipeline.partition.closed_sets import closed_sets
@@ -45,10 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     repeats = 2 if parser.parse_args().quick else 5
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python "
-        f"{platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}"
-    )
+    print(f"{computer()}; {versions('Python', 'numpy', 'numba')}")
     if PROFILES.exists():
         against_released()
         table_5_1()

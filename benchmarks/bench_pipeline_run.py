@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import platform
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from measuring import computer, free_port, versions
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
@@ -140,20 +139,29 @@ def ours(kind: str, mode: str, microbatches: int, minibatches: int) -> list[floa
     return [b - a for a, b in itertools.pairwise(times)][1:]
 
 
+def timed(optimizer: torch.optim.Optimizer, minibatches: int, backward: Callable[[], object]) -> list[float]:
+    """Seconds of each minibatch: its gradients, and the optimizer's step; without the first two."""
+    times = []
+    for _ in range(minibatches):
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        backward()
+        optimizer.step()
+        times.append(time.perf_counter() - begin)
+    return times[2:]
+
+
 def one_process(kind: str, microbatches: int, minibatches: int) -> list[float]:
     """Seconds of each minibatch of plain torch in one process of one thread, microbatched."""
     model, judge = nn.Sequential(*parts(kind)), loss(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     x, target = data(kind, MICROBATCH[kind] * microbatches)
-    times = []
-    for _ in range(minibatches):
-        begin = time.perf_counter()
-        optimizer.zero_grad()
+
+    def backward() -> None:
         for a, b in zip(x.chunk(microbatches), target.chunk(microbatches), strict=True):
             (judge(model(a), b) / microbatches).backward()
-        optimizer.step()
-        times.append(time.perf_counter() - begin)
-    return times[2:]
+
+    return timed(optimizer, minibatches, backward)
 
 
 def torch_1f1b(rank: int, kind: str, microbatches: int, minibatches: int) -> list[float]:
@@ -164,14 +172,11 @@ def torch_1f1b(rank: int, kind: str, microbatches: int, minibatches: int) -> lis
     schedule = Schedule1F1B(stage, microbatches, loss_fn=judge)
     optimizer = torch.optim.SGD(mine.parameters(), lr=RATE)
     x, target = data(kind, MICROBATCH[kind] * microbatches)
-    times = []
-    for _ in range(minibatches):
-        begin = time.perf_counter()
-        optimizer.zero_grad()
+
+    def step() -> None:
         schedule.step(x) if rank == 0 else schedule.step(target=target, losses=[])
-        optimizer.step()
-        times.append(time.perf_counter() - begin)
-    return times[2:]
+
+    return timed(optimizer, minibatches, step)
 
 
 def ddp(rank: int, kind: str, minibatches: int) -> list[float]:
@@ -179,14 +184,7 @@ def ddp(rank: int, kind: str, minibatches: int) -> list[float]:
     model, judge = DistributedDataParallel(nn.Sequential(*parts(kind))), loss(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     x, target = (tensor.chunk(2)[rank] for tensor in data(kind, MICROBATCH[kind]))
-    times = []
-    for _ in range(minibatches):
-        begin = time.perf_counter()
-        optimizer.zero_grad()
-        judge(model(x), target).backward()
-        optimizer.step()
-        times.append(time.perf_counter() - begin)
-    return times[2:]
+    return timed(optimizer, minibatches, lambda: judge(model(x), target).backward())
 
 
 def peer() -> None:
@@ -209,23 +207,16 @@ def peer() -> None:
 
 def peers(what: str, kind: str, microbatches: int, minibatches: int) -> list[float]:
     """Start a peer's processes; the seconds of the first."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
     from pipeline.run.processes import MALLOC
 
+    port = free_port()
     children = [
         subprocess.Popen(
             [
                 sys.executable,
                 __file__,
                 "--peer",
-                what,
-                str(rank),
-                str(port),
-                kind,
-                str(microbatches),
-                str(minibatches),
+                *map(str, (what, rank, port, kind, microbatches, minibatches)),
             ],
             stdout=subprocess.PIPE,
             env={**MALLOC, **os.environ},
@@ -265,10 +256,7 @@ def main() -> None:
     parser.add_argument("--microbatches", default="4,8,16")
     arguments = parser.parse_args()
     rounds, minibatches = (1, 12) if arguments.quick else (3, 30)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}; {rounds} rounds of {minibatches} minibatches"
-    )
+    print(f"{computer()}; {versions('Python', 'torch')}; {rounds} rounds of {minibatches} minibatches")
     torch.set_num_threads(1)
     print(f"\n{'model':<12} {'M':>3} {'ours':<12} {'against':<12} {'ratio':>6} {'limit':>6}")
     for kind in arguments.models.split(","):

@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import platform
-import socket
 import statistics
 import tempfile
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from measuring import computer, free_port, versions
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -40,10 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     quick = parser.parse_args().quick
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}"
-    )
+    print(f"{computer()}; {versions('Python', 'torch')}")
     replicated()
     real(2 if quick else 7)
 
@@ -76,11 +72,8 @@ def pace(replicas: list[int], in_flight: int, exchange: Exchange) -> float:
 
 def real(rounds: int) -> None:
     """Start two processes and report what they measured."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, (port, rounds, folder), nprocs=2)
+        mp.spawn(worker, (free_port(), rounds, folder), nprocs=2)
         print((Path(folder) / "result.txt").read_text(), end="")
 
 

@@ -21,7 +21,6 @@ from link_rig import RELIABLE, TRANSIENT, WARM_UP, Rig, machine_line, or_skip
 
 COUNTS = (1, 2, 4, 8)
 SLICES = 64
-TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 
 
 def product_s() -> float:
@@ -89,7 +88,7 @@ def report(figures: dict[str, dict[int, float]], model_mb: float, link: Link) ->
         )
         one = seconds[1]
         for count, clock_s in seconds.items():
-            link_s = 2 * model_mb * 1e6 * (1 - 1 / count) / (link.bytes_per_s * TCP_SHARE)
+            link_s = 2 * model_mb * 1e6 * (1 - 1 / count) / link.payload_bytes_per_s
             limit = one / max(link_s, one / count)
             print(
                 f"{count:8}{clock_s:9.2f}{one / clock_s:10.2f}{one / clock_s / count:11.2f}{link_s:16.2f}{limit:8.2f}"

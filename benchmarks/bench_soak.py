@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import platform
 import random
 import signal
 import subprocess
@@ -30,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
-import ray
+from measuring import computer
 from soak_plan import HEADS, LASTS_S, Due, Harm, draw, to_text
 from soak_watch import MIB, Growth, Watch
 
@@ -144,9 +142,9 @@ class Soak:
             case Harm.STORM:
                 return all([self._kill_all("MachineActor"), self._kill_all("HeadActor")])
             case Harm.FREEZE:
-                return self._for_a_while("MachineActor", LASTS_S[harm], 0.0)
+                return self._for_a_while(LASTS_S[harm], 0.0)
             case Harm.SLOW:
-                return self._for_a_while("MachineActor", LASTS_S[harm], DUTY_S)
+                return self._for_a_while(LASTS_S[harm], DUTY_S)
             case Harm.SICK:
                 (self.folder / "mark").touch()
                 return True
@@ -200,9 +198,9 @@ class Soak:
                 process.kill()
         return True
 
-    def _for_a_while(self, mark: str, seconds: float, duty_s: float) -> bool:
-        """Stop a process for so long; with `duty_s` it runs a tenth of that time."""
-        victim = self._drawn(mark)
+    def _for_a_while(self, seconds: float, duty_s: float) -> bool:
+        """Stop a machine's process for so long; with `duty_s` it runs a tenth of that time."""
+        victim = self._drawn("MachineActor")
         if victim is None:
             return False
 
@@ -357,10 +355,7 @@ def main() -> None:
             code = soak.end()
         finally:
             soak.run.kill()
-        print(
-            f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-            f"Python {platform.python_version()}, Ray {ray.__version__}; {nodes} Ray nodes, seed {arguments.seed}"
-        )
+        print(f"{computer('Python', 'Ray')}; {nodes} Ray nodes, seed {arguments.seed}")
         if code:
             sys.exit(f"the run ended with {code}:\n{soak.said()}")
         wrong = judge(soak, seconds)

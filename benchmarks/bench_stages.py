@@ -28,7 +28,6 @@ HOSTS = 8
 PARTITIONS = 56  # about; a multiple of the servers in any stage, so that all of them have the same load
 SLICES = 64  # of work, so that 7 workers have about the same share
 NEVER = {"every_s": 1e6, "max_clocks": 1 << 30}
-TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 AUTO_CLOCKS = 20  # after which `auto` should have decided
 
 
@@ -174,7 +173,7 @@ def report(
     found: dict[Layout, list[Ran]], plain_s: list[float], model_mb: float, link: Link
 ) -> dict[str, float]:
     """Print the table; ratios are medians of the rounds' ratios."""
-    limit_s = TRADITIONAL.most_sent() * model_mb * 1e6 / (link.bytes_per_s * TCP_SHARE)
+    limit_s = TRADITIONAL.most_sent() * model_mb * 1e6 / link.payload_bytes_per_s
     seconds = {layout: [ran.clock_s(first_clock(layout)) for ran in runs] for layout, runs in found.items()}
     print(
         f"\nthe bytes of a traditional clock: {limit_s:.3f} s at the links' rate, {statistics.median(plain_s):.3f} s"
@@ -191,16 +190,13 @@ def report(
         ran = found[layout][-1]
         sent = [sent / 1e6 for sent, _ in ran.bytes_per_clock(first_clock(layout))]
         tiers = [max(part, default=0.0) for part in (sent[: layout.reliable], sent[layout.reliable :])]
-        most = f"{layout.most_sent() * model_mb:.1f}" if layout.stage else f"stages {stages_of(ran)}"
+        stages = " ".join(str(view.stage) for view in ran.of(MembershipChanged))
+        most = f"{layout.most_sent() * model_mb:.1f}" if layout.stage else f"stages {stages}"
         print(
             f"{layout!s:34}{statistics.median(times):8.3f}{figures[str(layout)]:9.2f}{formula}"
             f"   {tiers[0]:6.1f} | {tiers[1]:6.1f}: {max(tiers):.1f}, {most}"
         )
     return figures
-
-
-def stages_of(ran: Ran) -> str:
-    return " ".join(str(view.stage) for view in ran.of(MembershipChanged))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import scipy
+from measuring import least_cpu_s, versions
 from scipy.optimize import linprog
 from scipy.sparse import diags, hstack
 
@@ -26,12 +26,7 @@ WORKERS, UNITS, LIMIT_MS = 1000, 4096, 5.0
 
 def best_ms(run: Callable[..., object], *arguments: object, times: int = 5) -> float:
     run(*arguments)  # compiled
-    best = float("inf")
-    for _ in range(times):
-        begun = time.process_time()
-        run(*arguments)
-        best = min(best, time.process_time() - begun)
-    return best * 1e3
+    return 1e3 * least_cpu_s(times, run, *arguments)
 
 
 def rounded(real: np.ndarray, total: int) -> np.ndarray:
@@ -58,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    print(f"numpy {np.__version__}, scipy {scipy.__version__}; CPU ms, best of 5")
+    print(f"{versions('numpy', 'scipy')}; CPU ms, best of 5")
     print("longest: the longest worker's time with LP (CPU: proportional) and rounding, over ours")
     print(f"{'n':>8}{'':>6}{'ours':>10}{'LP':>10}{'ratio':>9}{'one pass':>10}{'longest':>12}{'resolve':>10}")
     for n in (32, 1000, 100_000):

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import platform
-import time
 from collections.abc import Callable
 
-import numba
 import numpy as np
 from grid_scans import full_grid_scan, grid_scan
+from measuring import least_cpu_s, versions
 
 from straggler.elasticbsp import predicted_end_times, zipline
 
@@ -31,12 +30,7 @@ PRINTED_US = {
 
 def best_us(run: Callable[..., object], *arguments: object, times: int = 5) -> float:
     run(*arguments)  # compiled, caches warm
-    best = float("inf")
-    for _ in range(times):
-        begun = time.process_time()
-        run(*arguments)
-        best = min(best, time.process_time() - begun)
-    return best * 1e6
+    return 1e6 * least_cpu_s(times, run, *arguments)
 
 
 def end_times(n: int, lookahead: int, seed: int = 0) -> np.ndarray:
@@ -52,7 +46,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
     machine = platform.processor() or platform.machine()
-    print(f"{machine}, numpy {np.__version__}, numba {numba.__version__}; CPU us, best of 5")
+    print(f"{machine}, {versions('numpy', 'numba')}; CPU us, best of 5")
     headings = ["n x R", "ZipLine", "printed", "ratio", "/ sort", "rate", "GridScan", "printed", "wait x"]
     headings += ["FullGrid", "printed", "wait x"]
     widths = (12, 10, 11, 8, 8, 9, 10, 10, 8, 11, 13, 8)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -22,6 +20,7 @@ import time
 from pathlib import Path
 
 import psutil
+from measuring import computer
 
 from agileml.events.run import ClockDone, RunRestarted, RunStarted
 from agileml.events.schema import Log, events_of
@@ -48,28 +47,18 @@ def began_unix_s(log: Log) -> float:
     return next(each.event.unix_s - each.t_s for each in log if isinstance(each.event, RunStarted))
 
 
-def first_clock_unix_s(run: subprocess.Popen[bytes], out: Path, since_unix_s: float) -> float:
-    """When the first clock after a moment was complete."""
-    while True:
-        log = log_of(out)
-        if log:
-            zero_s = began_unix_s(log)
-            for each in log:
-                if isinstance(each.event, ClockDone) and each.t_s + zero_s > since_unix_s:
-                    return each.t_s + zero_s
-        if run.poll() is not None:
-            raise SystemExit(f"the run ended with {run.returncode}")
-        time.sleep(0.05)
-
-
-def goes_on_unix_s(run: subprocess.Popen[bytes], out: Path, restarts: int) -> float:
-    """When the first clock after more than so many restarts was complete. (Clocks may go on a while without a head.)"""
+def first_clock_unix_s(
+    run: subprocess.Popen[bytes], out: Path, since_unix_s: float = 0.0, restarts: int = 0
+) -> float:
+    """When the first clock after a moment and after so many restarts was complete. (Clocks may go on a while without a
+    head.)"""
     while True:
         log, seen = log_of(out), 0
+        zero_s = began_unix_s(log) if log else 0.0
         for each in log:
             seen += isinstance(each.event, RunRestarted)
-            if seen > restarts and isinstance(each.event, ClockDone):
-                return each.t_s + began_unix_s(log)
+            if isinstance(each.event, ClockDone) and seen >= restarts and each.t_s + zero_s > since_unix_s:
+                return each.t_s + zero_s
         if run.poll() is not None:
             raise SystemExit(f"the run ended with {run.returncode}")
         time.sleep(0.05)
@@ -99,7 +88,7 @@ def outages(run: subprocess.Popen[bytes], out: Path, count: int, start_s: float,
     """Seconds without a clock after each kill. Every fourth kill is followed by another one while the run starts."""
     chance = random.Random(seed)
     found: list[float] = []
-    first_clock_unix_s(run, out, 0.0)
+    first_clock_unix_s(run, out)
     for number in range(count):
         time.sleep(chance.uniform(0, UP_S))
         kind, restarts = KINDS[number % 2], len(events_of(log_of(out), RunRestarted))
@@ -108,7 +97,7 @@ def outages(run: subprocess.Popen[bytes], out: Path, count: int, start_s: float,
         if number % 4 == 3:
             time.sleep(chance.uniform(0, start_s))
             kind += " and driver" if kill(run, "driver") else ""
-        found.append(goes_on_unix_s(run, out, restarts) - since_unix_s)
+        found.append(first_clock_unix_s(run, out, restarts=restarts + 1) - since_unix_s)
         print(f"  kill {number + 1}: {kind}, {found[-1]:.1f} s", flush=True)
     return found
 
@@ -139,10 +128,7 @@ def main() -> None:
         redone = sum(each.redone for each in events_of(log_of(out), RunRestarted))
     start_s = statistics.mean(plain_s)
     middle_s = statistics.median(took_s)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-        f"Python {platform.python_version()}"
-    )
+    print(computer("Python"))
     print(
         f"{kills} kills: median {middle_s:.1f} s, at most {max(took_s):.1f} s without a clock (limit {LIMIT_S:g} s)"
     )

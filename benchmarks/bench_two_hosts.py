@@ -20,10 +20,10 @@ from child_machines import TASKS, WARM_UP, Engine, application
 from ddp_peer import Options
 from hosts import Link
 from link_rig import RELIABLE, Rig, machine_line, or_skip
+from measuring import median_ratio
 
 WORLD = 2
 PORT = 29511
-TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 
 
 def main() -> None:
@@ -73,17 +73,14 @@ def main() -> None:
 
 def report(found: dict[str, list[float]], model_bytes: int, link: Link) -> dict[str, float]:
     """Print the table."""
-    link_s = model_bytes / (link.bytes_per_s * TCP_SHARE)
+    link_s = model_bytes / link.payload_bytes_per_s
     limit_s = max(link_s, statistics.median(found["no exchange"]))
     tuned = [label for label in found if "bucket_cap" in label]
     best = min(tuned, key=lambda label: statistics.median(found[label]))
     print(f"\nlimit {limit_s * 1e3:.0f} ms: {model_bytes / 1e6:.0f} MB each way at {link}")
     print(f"  {'':62}{'ms':>9}{'/ DDP':>8}{'/ best':>8}{'/ limit':>9}")
     for label, seconds in found.items():
-        ratios = [
-            statistics.median(a / b for a, b in zip(seconds, found[to], strict=True))
-            for to in ("DDP defaults", best)
-        ]
+        ratios = [median_ratio(seconds, found[to]) for to in ("DDP defaults", best)]
         middle = statistics.median(seconds)
         print(f"  {label:62}{middle * 1e3:9.1f}{ratios[0]:8.2f}{ratios[1]:8.2f}{middle / limit_s:9.2f}")
     return {label: statistics.median(seconds) for label, seconds in found.items()}

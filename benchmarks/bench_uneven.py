@@ -10,7 +10,6 @@ with no time for anything else. Schemes run in turn, for several rounds; ratios 
 
 import argparse
 import os
-import platform
 import statistics
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from measuring import cores, versions
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from uneven_rig import Trial, UnevenRun, changes_of, struck
@@ -137,11 +137,7 @@ def show_phases(even: Trial, ours: Trial, spans: list[tuple[str, int, int, Speed
 
 def asp_s(trial: Trial, speeds: Speeds, unit_s: float, clocks: int) -> float:
     """Seconds in which ASP's machines compute a clock's worth of units, while all of them compute."""
-    began = next(at_s for at_s, units in trial.units if units)
-    until = began + 0.9 * clocks * UNITS / len(speeds) / max(speeds) * unit_s
-    seen = [(at_s, units) for at_s, units in trial.units if units and at_s <= until]
-    first, last = seen[len(seen) // 5], seen[-1]
-    return (last[0] - first[0]) / (last[1] - first[1]) * UNITS
+    return trial.unit_s(0.9 * clocks * UNITS / len(speeds) / max(speeds) * unit_s) * UNITS
 
 
 def ddp_clock_s(speeds: Speeds, unit_s: float, clocks: int) -> float:
@@ -238,8 +234,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
     unit_s, clocks = (0.004, 16) if arguments.quick else (0.01, 24)
-    print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, ", end="")
-    print(f"load {os.getloadavg()[0]:.1f}")
+    print(f"{versions('python', 'torch')}, {cores()}")
     show_changes(unit_s, rounds)
     show_steady(unit_s, rounds, clocks)
 

@@ -15,8 +15,6 @@ at once. The limit is 1.05. Without a loader process a clock waits for its items
 """
 
 import argparse
-import os
-import platform
 import secrets
 import statistics
 import time
@@ -29,6 +27,7 @@ import child_machines  # first: it sets the environment that the processes begin
 import torch
 from child_machines import WARM_UP, WORLD, Engine, Pair, cpu_between, serve_machine, train
 from ddp_peer import Task, items
+from measuring import computer
 from slow_items import slow
 
 from agileml.apps.torch.module import TorchModule
@@ -137,8 +136,7 @@ def main() -> None:
     rounds = arguments.rounds or (1 if arguments.quick else 5)
     clocks = arguments.clocks or (12 if arguments.quick else 36)
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, "
-        f"python {platform.python_version()}; {TASK.name}, {WORLD} processes, one thread each; {rounds} rounds of "
+        f"{computer('torch', 'python')}; {TASK.name}, {WORLD} processes, one thread each; {rounds} rounds of "
         f"{clocks} clocks",
         flush=True,
     )

@@ -8,13 +8,13 @@ bits, which is checked. With `threads: auto` a machine of the torch module choos
 """
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from measuring import cores, median_ratio, versions
 
 import agileml
 from agileml.events.run import ClockDone, SplitDecided
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     rounds, clocks = (1, 30) if arguments.quick else (arguments.rounds, 40)
-    print(f"python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{versions('python')}, {cores()}")
     for base in (MLR, TORCH):
         seconds: dict[str, list[float]] = {}
         for _ in range(rounds):
@@ -94,8 +94,7 @@ def main() -> None:
                 digests.add(digest)
             assert base["application"] != "mlr" or len(digests) == 1, "the bits differ"
         for name, found in seconds.items():
-            ratios = [one / other for one, other in zip(seconds[WHOLE], found, strict=True)]
-            against = "" if name == WHOLE else f"  {WHOLE} / this: {statistics.median(ratios):.3f}"
+            against = "" if name == WHOLE else f"  {WHOLE} / this: {median_ratio(seconds[WHOLE], found):.3f}"
             print(
                 f"{base['application']:6}{name:26}{statistics.median(found) * 1e3:9.1f} ms{against}",
                 flush=True,

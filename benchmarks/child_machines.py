@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import os
 import secrets
-import socket
 import statistics
 import sys
 import tempfile
@@ -45,6 +44,7 @@ WORLD = 2
 BATCH = 64
 GPT = {"vocabulary": 1000, "tokens": 32, "width": 320, "layers": 8, "heads": 8}
 LIMIT_S = 300.0
+NO_CUTS = {"every_s": 1e6, "max_clocks": 1 << 30}
 WARM_UP = 3  # steps that are not counted: DistributedDataParallel makes its buckets anew after the first
 TASKS = {
     "mlp": Task("MLP, 25.0 M parameters", "mlp", {"sizes": (2500,) * 5}, (2500,), 2500, BATCH, 512),
@@ -64,6 +64,21 @@ def data_of(task: Task, world: int) -> Any:
 
 def application(task: Task, world: int = WORLD) -> TorchModule:
     return TorchModule(build=task.build, dataset=partial(data_of, task, world))
+
+
+def job_values(clocks: int, world: int = WORLD, **more: Any) -> dict[str, Any]:
+    """A config of a torch application on so many reliable machines, without cuts; `more`: other keys or values."""
+    return {
+        "application": "torch",
+        "clocks": clocks,
+        "slices": world,
+        "deterministic": False,
+        "machines": {"reliable": world, "transient": 0, "max": world},
+        "stage": 1,
+        "cuts": NO_CUTS,
+        "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
+        **more,
+    }
 
 
 @dataclass(frozen=True)
@@ -102,23 +117,16 @@ class Engine:
         return {"kind": "torch", "sharded": self.is_sharded}
 
     def config(self, clocks: int, task: Task) -> dict[str, Any]:
-        return {
-            "application": "torch",
-            "model": {
-                "batch_size": WORLD * task.batch,
-                "autocast": "bfloat16" if task.training.autocast else None,
-            },
-            "optimizer": self.optimizer(task),
-            "clocks": clocks,
-            "slices": self.slices or WORLD,
-            "deterministic": self.slices is not None,
-            "exchange": self.exchange,
-            "machines": {"reliable": WORLD, "transient": 0, "max": WORLD},
-            "stage": 1,
-            "partitions": self.partitions,
-            "cuts": {"every_s": 1e6, "max_clocks": 1 << 30},
-            "heartbeat": {"interval_s": 0.5, "timeout_s": 30.0},
-        }
+        autocast = "bfloat16" if task.training.autocast else None
+        return job_values(
+            clocks,
+            model={"batch_size": WORLD * task.batch, "autocast": autocast},
+            optimizer=self.optimizer(task),
+            slices=self.slices or WORLD,
+            deterministic=self.slices is not None,
+            exchange=self.exchange,
+            partitions=self.partitions,
+        )
 
 
 def serve_machine(pipe: Connection, rank: int, memory_mb: Callable[[], float] | None = None) -> None:
@@ -133,7 +141,7 @@ def serve_machine(pipe: Connection, rank: int, memory_mb: Callable[[], float] | 
         clock = CpuClock()
         machine = Machine(f"m{rank}", spec, spec.build(), "127.0.0.1", keys, head)
         machine.start()
-        pipe.send(machine.address)
+        pipe.send([machine.address])
         pipe.recv()
         machine.stop()
         pipe.send((clock.stop(), memory_mb() if memory_mb else resident_mb()["peak"] - idle))
@@ -191,12 +199,6 @@ class Pair:
             child.join(10)
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
 @dataclass(frozen=True)
 class Sample:
     """Of a step: median wall seconds, mean CPU seconds of both processes together. Memory: peak of a process, in MB
@@ -240,20 +242,21 @@ def sample(ends: list[float], answers: list[Any], warm_up: int = WARM_UP) -> Sam
 
 
 def train(
-    machines: Pair, spec: RunSpec, note: Callable[[Any], object] = bool
+    machines: Pair, spec: RunSpec, note: Callable[[Any], object] = bool, limit_s: float = LIMIT_S
 ) -> tuple[list[float], list[Any]]:
     """One run, the reliable machines first: when each clock was applied, and what `serve_machine` answers. `note` is
     called with each event."""
-    keys = KeyPair.generate()
+    keys, wanted = KeyPair.generate(), spec.config.machines
+    count = wanted.reliable + wanted.transient
     with tempfile.TemporaryDirectory() as folder:
-        head = Head(spec, len(machines.pipes), "127.0.0.1", keys, FileStore(Path(folder) / "records"))
+        head = Head(spec, count, "127.0.0.1", keys, FileStore(Path(folder) / "records"))
         head.start()
         try:
             machines.tell((spec, (keys.public, keys.secret), head.address))
-            for rank, address in enumerate(machines.answers()):
-                tier = Tier.RELIABLE if rank < spec.config.machines.reliable else Tier.TRANSIENT
+            for rank, address in enumerate(address for each in machines.answers() for address in each):
+                tier = Tier.RELIABLE if rank < wanted.reliable else Tier.TRANSIENT
                 head.register(address, NodeUp(f"m{rank}", tier, "", True))
-            ends = ends_of_clocks(head, note)
+            ends = ends_of_clocks(head, note, limit_s)
         finally:
             machines.tell("stop")
             answers = machines.answers()
@@ -261,10 +264,10 @@ def train(
     return ends, answers
 
 
-def ends_of_clocks(head: Head, note: Callable[[Any], object]) -> list[float]:
+def ends_of_clocks(head: Head, note: Callable[[Any], object], limit_s: float) -> list[float]:
     """When each clock was applied, in wall time, once all are."""
     ends = {}
-    until_s = time.monotonic() + LIMIT_S
+    until_s = time.monotonic() + limit_s
     while True:
         state = head.state()
         for happened in state.events:

@@ -6,6 +6,7 @@ Over gloo on CPUs, over NCCL on GPUs.
 import gc
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -131,7 +132,19 @@ def steps_of(
 
 
 def serve(pipe: Connection, rank: int, world: int, port: int, device: str = "cpu") -> None:
-    """Answer (task, options, steps) with (seconds and CPU seconds of each step, memory in MB) until None comes. The
+    """Answer (task, options, steps) as `answer` does."""
+    answer(pipe, rank, world, port, steps_of, device)
+
+
+def answer(
+    pipe: Connection,
+    rank: int,
+    world: int,
+    port: int,
+    steps_of: Callable[..., list[tuple[float, float]]],
+    device: str = "cpu",
+) -> None:
+    """Answer arguments of `steps_of` with (seconds and CPU seconds of each step, memory in MB) until None comes. The
     memory is the device's where that is a GPU."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -141,8 +154,7 @@ def serve(pipe: Connection, rank: int, world: int, port: int, device: str = "cpu
     nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
     idle = resident_mb()["rss"]
     while (asked := pipe.recv()) is not None:
-        task, options, steps = asked
         dist.barrier()
-        seconds = steps_of(task, options, steps, rank, device)
+        seconds = steps_of(*asked, rank, device)
         pipe.send((seconds, device_mb() if device == "cuda" else resident_mb()["peak"] - idle))
     dist.destroy_process_group()

@@ -1,15 +1,12 @@
 """The recommender of bench_embedding, its made data, and one process of a DistributedDataParallel group that trains
 it."""
 
-import os
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
-import torch.distributed as dist
-from ddp_peer import resident_mb
+from ddp_peer import answer
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
@@ -77,8 +74,9 @@ def optimizers(shop: Shop, module: nn.Module, *, sparse: bool) -> list[torch.opt
     return [torch.optim.SparseAdam(tables, lr=0.001), torch.optim.Adam(others, lr=0.001)]
 
 
-def steps_of(shop: Shop, how: str, steps: int, rank: int) -> list[tuple[float, float]]:
-    """Seconds and CPU seconds of this process of each step. how: alone (no exchange), sparse or dense (gradients)."""
+def steps_of(shop: Shop, how: str, steps: int, rank: int, device: str) -> list[tuple[float, float]]:
+    """Seconds and CPU seconds of this process of each step, on a CPU. how: alone (no exchange), sparse or dense
+    (gradients)."""
     torch.manual_seed(0)
     sparse = how != "dense"
     module = shop.build(sparse=sparse)
@@ -101,15 +99,5 @@ def steps_of(shop: Shop, how: str, steps: int, rank: int) -> list[tuple[float, f
 
 
 def serve(pipe: Connection, rank: int, world: int, port: int) -> None:
-    """Answer (shop, how, steps) with (seconds and CPU seconds of each step, memory) until None comes."""
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    nn.Linear(8, 8)(torch.zeros(8, 8)).sum().backward()
-    idle = resident_mb()["rss"]
-    asked: Any
-    while (asked := pipe.recv()) is not None:
-        shop, how, steps = asked
-        dist.barrier()
-        pipe.send((steps_of(shop, how, steps, rank), resident_mb()["peak"] - idle))
-    dist.destroy_process_group()
+    """Answer (shop, how, steps) as the peer of bench_ddp does."""
+    answer(pipe, rank, world, port, steps_of)

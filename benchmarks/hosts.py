@@ -34,6 +34,7 @@ LOCKS = Path("/run/proteus-hosts")
 CGROUPS = Path("/sys/fs/cgroup")
 MOST_LABS, MOST_HOSTS = 40, 99
 QUOTA_PERIOD_US = 20_000  # of a CPU quota: short, so that a host that used up its share is not away for long
+TCP_SHARE = 1448 / 1514  # of a link's bytes: what is not headers
 SPACE = re.compile(r"proteus(\d+)h\d+$")
 
 
@@ -59,6 +60,11 @@ class Link:
         if found is None:
             raise HostsError(f"link: found the rate {self.rate!r}, expected one such as 200mbit or 1gbit")
         return float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8
+
+    @property
+    def payload_bytes_per_s(self) -> float:
+        """The same without headers."""
+        return self.bytes_per_s * TCP_SHARE
 
 
 class Hosts:
@@ -129,14 +135,6 @@ class Hosts:
         """Change a host's link."""
         for inside, device in ((_space(self._lab, host), "eth0"), (None, _veth(self._lab, host))):
             _shape(inside, device, link)
-
-    def cut(self, host: int) -> None:
-        """Pull the plug: its processes go on and reach nobody."""
-        _ip("link", "set", _veth(self._lab, host), "down")
-
-    def plug(self, host: int) -> None:
-        """Put the plug in again."""
-        _ip("link", "set", _veth(self._lab, host), "up")
 
     def traffic(self, host: int) -> tuple[int, int]:
         """Bytes that a host has sent and received, as its link's other end counts them: large segments, with one

@@ -67,11 +67,11 @@ class Ran:
         """Seconds of a clock, the mean: what happens beside it every few clocks counts."""
         return statistics.fmean(self.seconds(first, last))
 
-    def bytes_per_clock(self, first: int = WARM_UP, last: int | None = None) -> list[tuple[float, float]]:
-        """Bytes that each host sent and received in a clock, over clocks first .. last - 1."""
+    def bytes_per_clock(self, first: int) -> list[tuple[float, float]]:
+        """Bytes that each host sent and received in a clock, from clock `first` on."""
         at_s = np.array([at for at, _ in self.traffic])
         counts = np.array([counts for _, counts in self.traffic], float)
-        ends = self.ends_s[first - 1 : last]
+        ends = self.ends_s[first - 1 :]
         begin, end = (
             [[np.interp(at, at_s, counts[:, host, way]) for way in (0, 1)] for host in range(counts.shape[1])]
             for at in (ends[0], ends[-1])

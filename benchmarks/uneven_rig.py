@@ -106,6 +106,14 @@ class Trial:
         wait_s = sum(work.wait_s for work in works)
         return wait_s / (wait_s + sum(work.compute_s for work in works))
 
+    def unit_s(self, longest_s: float) -> float:
+        """Seconds in which the machines together compute a unit, in so many seconds after the first, less a fifth of
+        the looks."""
+        began_s = next(at_s for at_s, units in self.units if units)
+        seen = [(at_s, units) for at_s, units in self.units if units and at_s <= began_s + longest_s]
+        (from_s, some), (to_s, more) = seen[len(seen) // 5], seen[-1]
+        return (to_s - from_s) / (more - some)
+
 
 class UnevenRun:
     """Machines as processes beside this one, which has the controller; planned faults are carried out."""

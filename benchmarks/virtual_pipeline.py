@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -80,10 +80,6 @@ class Model:
     def parameters(self) -> int:
         """Elements of all layers."""
         return sum(layer.parameters for layer in self.layers)
-
-    def with_clock(self, units: int, minibatches: int) -> Model:
-        """The model with clocks of so many minibatches."""
-        return replace(self, units=units, minibatches=minibatches)
 
 
 class VirtualLayers(Application):
