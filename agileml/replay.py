@@ -73,7 +73,7 @@ class Stretch:
         for window in self.windows:
             work = window.by_machine[machine]
             pieces.append(Piece(window.end_s - window.start_s, work.units / work.compute_s, FREE))
-        return SpeedProfile(lambda: iter(pieces))
+        return SpeedProfile(iter(pieces))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Generic, Protocol, TypeVar
 
 from straggler.lbbsp.messages import SumsOf, best_units, messages_s, one_each
 from straggler.lbbsp.remedy import Choice, divided_s, duration_s
-from straggler.lbbsp.sizes import consecutive_ranges
 from straggler.speed.predictors import FREE, Resources, SpeedPredictor
 
 Worker = TypeVar("Worker", bound=Hashable)
@@ -40,11 +39,6 @@ class UnitPlan(Generic[Worker]):
     reason: str
     helps: bool = False
     chosen: Choice | None = None
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """[start, stop) of each worker's units, laid end to end."""
-        return consecutive_ranges(self.units)
 
 
 class Balancer(Protocol[Worker]):

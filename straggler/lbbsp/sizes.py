@@ -7,7 +7,6 @@ samples (ties: the lower worker), so the second-latest worker is as early as can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -183,12 +182,6 @@ def weighted_mean(gradients: npt.ArrayLike, batch_sizes: npt.ArrayLike) -> Float
         )
     busy = sizes > 0
     return np.tensordot(sizes[busy] / sizes.sum(), means[busy], axes=1)
-
-
-def consecutive_ranges(sizes: Sequence[int] | Counts) -> tuple[tuple[int, int], ...]:
-    """[start, stop) of each worker's units, laid end to end."""
-    ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
-    return tuple((int(end) - int(size), int(end)) for size, end in zip(sizes, ends, strict=True))
 
 
 def _solved(law: Floats, knee: Counts, low: Counts, high: Counts, total: int) -> Allocation:

@@ -59,9 +59,7 @@ def _seeded(seed: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *key])))
 
 
-def _per_worker(
-    cluster: Cluster, pieces: Callable[[int], Callable[[], Iterator[Piece]]]
-) -> list[SpeedProfile]:
+def _per_worker(cluster: Cluster, pieces: Callable[[int], Iterator[Piece]]) -> list[SpeedProfile]:
     return [SpeedProfile(pieces(worker)) for worker in range(cluster.workers)]
 
 
@@ -70,7 +68,7 @@ class NoStragglers(_EvenShares):
     """All workers at full speed."""
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
-        return _per_worker(cluster, lambda worker: lambda: iter([Piece(1.0, 1.0)]))
+        return _per_worker(cluster, lambda worker: iter([Piece(1.0, 1.0)]))
 
     def __str__(self) -> str:
         return "none"
@@ -95,7 +93,7 @@ class SlowWorker(_EvenShares):
         _check("probability", self.probability, 0, 1)
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
-        return _per_worker(cluster, lambda worker: lambda: self._pieces(cluster, _seeded(seed, 1, worker)))
+        return _per_worker(cluster, lambda worker: self._pieces(cluster, _seeded(seed, 1, worker)))
 
     def _pieces(self, cluster: Cluster, rng: np.random.Generator) -> Iterator[Piece]:
         point = 0
@@ -135,8 +133,7 @@ class DisruptedMachine(_EvenShares):
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
         return _per_worker(
-            cluster,
-            lambda worker: lambda: self._pieces(_seeded(seed, 2, machine_of(worker, cluster.machines))),
+            cluster, lambda worker: self._pieces(_seeded(seed, 2, machine_of(worker, cluster.machines)))
         )
 
     def _pieces(self, rng: np.random.Generator) -> Iterator[Piece]:
@@ -160,7 +157,7 @@ class PowerLaw(_EvenShares):
             raise ValueError(f"alpha is {self.alpha}; expected more than 2, where the mean exists")
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
-        return _per_worker(cluster, lambda worker: lambda: self._pieces(cluster, _seeded(seed, 3, worker)))
+        return _per_worker(cluster, lambda worker: self._pieces(cluster, _seeded(seed, 3, worker)))
 
     def _pieces(self, cluster: Cluster, rng: np.random.Generator) -> Iterator[Piece]:
         while True:
@@ -221,7 +218,7 @@ class Heterogeneous(_EvenShares):
         _check("noise", self.noise, 0, 0.3)
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
-        return _per_worker(cluster, lambda worker: lambda: self._pieces(cluster, _seeded(seed, 4, worker)))
+        return _per_worker(cluster, lambda worker: self._pieces(cluster, _seeded(seed, 4, worker)))
 
     def _pieces(self, cluster: Cluster, rng: np.random.Generator) -> Iterator[Piece]:
         while True:
@@ -251,9 +248,7 @@ class Trace(_EvenShares):
     median_s: float
 
     def profiles(self, cluster: Cluster, seed: int) -> list[SpeedProfile]:
-        return _per_worker(
-            cluster, lambda worker: lambda: self._pieces(cluster, worker, _seeded(seed, 5, worker))
-        )
+        return _per_worker(cluster, lambda worker: self._pieces(cluster, worker, _seeded(seed, 5, worker)))
 
     def _pieces(self, cluster: Cluster, worker: int, rng: np.random.Generator) -> Iterator[Piece]:
         rows = self.rows[worker % len(self.rows)]

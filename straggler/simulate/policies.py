@@ -104,14 +104,10 @@ class ClockPolicy(_NoBarrier):
             self._plans[round_] = self._plan(now_ns)
         return self._plans[round_]
 
-    def dealt_by_shares(self) -> dict[int, int]:
-        """The units of a clock by worker, in proportion to the shares."""
-        return in_proportion(self._shares, self.total)
-
     def _plan(self, now_ns: int) -> dict[int, int]:
         members = tuple(sorted(self._shares))
         if self._balancer is None:
-            return self.dealt_by_shares()
+            return in_proportion(self._shares, self.total)
         plan = self._balancer.plan(members, {w: self._look(w, now_ns) for w in members})
         return dict(zip(members, plan.units, strict=True))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from straggler.speed.predictors import FREE, Resources
@@ -21,12 +21,11 @@ class Piece:
 class SpeedProfile:
     """Work done by a time and the time of a work, in seconds of an undisturbed worker; O(log pieces) each.
 
-    `pieces` makes the pieces anew each time it is called (seeded), so that a profile can be shared by
-    schemes; it may be endless, and the last piece lasts for ever where it is not.
+    `pieces` are taken as they are needed, and may be endless; the last one lasts for ever where they are not.
     """
 
-    def __init__(self, pieces: Callable[[], Iterator[Piece]]) -> None:
-        self._rest = pieces()
+    def __init__(self, pieces: Iterator[Piece]) -> None:
+        self._rest = pieces
         self._starts_s: list[float] = []
         self._works: list[float] = []
         self._pieces: list[Piece] = []

@@ -16,7 +16,7 @@ def test_shares_follow_the_speeds_and_somebody_new_is_as_fast_as_the_mean() -> N
     policy.observe(0, 20, 1.0)
     policy.observe(1, 20, 2.0)
     plan = policy.plan((0, 1, 2))  # the third: as fast as the mean of the others
-    assert plan.ranges == ((0, 27), (27, 40), (40, 60))
+    assert plan.units == (27, 13, 20)
     assert plan.predicted_s == pytest.approx(27 / 20)
     assert "2 of 3" in plan.reason
     policy.forget(1)

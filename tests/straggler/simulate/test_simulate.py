@@ -171,7 +171,7 @@ def test_no_bundle_of_a_pool_is_begun_while_too_old_a_clock_is_open(
 ) -> None:
     """Clock t has bundles of t + 1 units, so the log tells of which clock each is."""
     pool = PoolPolicy([[clock + 1] * count for clock, count in enumerate(bundles)], slack)
-    profiles = [SpeedProfile(partial(iter, [Piece(1.0, speed)])) for speed in speeds]
+    profiles = [SpeedProfile(iter([Piece(1.0, speed)])) for speed in speeds]
     outcome = Simulation(profiles, pool, units=1, iteration_s=1.0).run()
     done: dict[int, list[Counted]] = {clock: [] for clock in range(len(bundles))}
     for counted in outcome.log:
@@ -185,8 +185,8 @@ def test_no_bundle_of_a_pool_is_begun_while_too_old_a_clock_is_open(
 
 def test_ideal_by_hand() -> None:
     profiles = [
-        SpeedProfile(lambda: iter([Piece(2.0, 1.0), Piece(1.0, 0.5)])),
-        SpeedProfile(lambda: iter([Piece(1.0, 1.0)])),
+        SpeedProfile(iter([Piece(2.0, 1.0), Piece(1.0, 0.5)])),
+        SpeedProfile(iter([Piece(1.0, 1.0)])),
     ]
     assert ideal_time_s(profiles, 4.0) == pytest.approx(2.0)
     assert ideal_time_s(profiles, 7.0) == pytest.approx(4.0)
