@@ -6,6 +6,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +39,7 @@ def profile_training(
 ) -> None:
     """Measure the layers that can be cut between, for one microbatch."""
     check_out(out)
-    with _Sentences():
+    with _sentences():
         job = _job(config, changes)
         measured = _measured(job, None, repeats)
         print(measured.table())
@@ -60,7 +62,7 @@ def plan_training(
     from pipeline.run.planning import plan_of
 
     check_out(out)
-    with _Sentences():
+    with _sentences():
         job = _job(config, changes)
         check_open(job.config)
         plan = plan_of(job, _measured(job, profile))
@@ -89,7 +91,7 @@ def run_training(
     changes: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Train. Prints the losses, params_sha256, and the predicted and measured times."""
-    with _Sentences():
+    with _sentences():
         if (config is None) == (replay is None):
             raise typer.BadParameter("give a config, or --sequential --replay RUN")
         if replay is not None and not sequential:
@@ -137,7 +139,7 @@ def _train(job: Job, shape: StageShape, folder: Path, chosen: Planned | None, *,
     losses = minibatch_losses(reports, job.config.parts)
     for number in sorted({1, *range(0, len(losses), max(1, len(losses) // 10)), len(losses)} - {0}):
         print(f"minibatch {number}: loss {losses[number - 1]:.6f}")
-    _print_stages(job, reports, predicted, sequential)
+    _print_stages(reports, predicted, sequential)
     if chosen is not None and not sequential:
         print(
             f"{_pace_s(reports, job) * 1e3:.2f} ms per minibatch (predicted {chosen.minibatch_s * 1e3:.2f}), "
@@ -181,7 +183,7 @@ def _pace_s(reports: list[WorkerReport], job: Job) -> float:
     return (ends[-1] - ends[skipped]) / max(len(ends) - 1 - skipped, 1) * per_minibatch
 
 
-def _print_stages(job: Job, reports: list[WorkerReport], predicted: list[int], sequential: bool) -> None:
+def _print_stages(reports: list[WorkerReport], predicted: list[int], sequential: bool) -> None:
     from pipeline.schedule.actions import Kind
 
     print(
@@ -260,33 +262,21 @@ def _fresh_folder(out: Path | None) -> Path:
     return out
 
 
-class _Sentences:
+@contextmanager
+def _sentences() -> Iterator[None]:
     """Errors of bad input as one sentence and exit code 2."""
+    from pipeline.partition.plan import PlanError
+    from pipeline.partition.planner import PartitionError
+    from pipeline.profile.layers import ProfileError
+    from pipeline.profile.user_model import LoadError
+    from pipeline.run.config import RunError
+    from pipeline.schedule.actions import ScheduleError
+    from pipeline.schedule.versions import VersionsError
+    from pipeline.stages.layering import StageError
+    from pipeline.topology.levels import TopologyError
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        from pipeline.partition.plan import PlanError
-        from pipeline.partition.planner import PartitionError
-        from pipeline.profile.layers import ProfileError
-        from pipeline.profile.user_model import LoadError
-        from pipeline.run.config import RunError
-        from pipeline.schedule.actions import ScheduleError
-        from pipeline.schedule.versions import VersionsError
-        from pipeline.stages.layering import StageError
-        from pipeline.topology.levels import TopologyError
-
-        known = (
-            PlanError,
-            PartitionError,
-            ProfileError,
-            LoadError,
-            RunError,
-            ScheduleError,
-            VersionsError,
-            StageError,
-            TopologyError,
-        )
-        if isinstance(error, known):
-            raise typer.BadParameter(str(error)) from None
+    of_partition, of_model = (PlanError, PartitionError, TopologyError), (ProfileError, LoadError, StageError)
+    try:
+        yield
+    except (*of_partition, *of_model, RunError, ScheduleError, VersionsError) as error:
+        raise typer.BadParameter(str(error)) from None

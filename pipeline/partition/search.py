@@ -96,7 +96,7 @@ def best_first(tables: Tables, c: int, keep: int | None) -> Iterator[tuple[float
     while queue:
         bound, depth, _, _, _, (stack, choices, closed_s) = heapq.heappop(queue)
         if not stack:
-            yield bound, _build(tables, iter(choices), top, root)
+            yield bound, _build(tables, iter(choices), root)
             continue
         found = _expand(tables, stack[-1], bound)
         others = max((_value(tables, item) for item in stack[:-1]), default=0.0)
@@ -229,7 +229,7 @@ def _before(
     return axes, wrapped(problem.model, row[rest, starts, *axes], item.wrapping), components
 
 
-def _build(tables: Tables, choices: Iterator[_Choice], level: int, item: _Open) -> tuple[Segment, ...]:
+def _build(tables: Tables, choices: Iterator[_Choice], item: _Open) -> tuple[Segment, ...]:
     """The pipeline of one open range from the choices in the order in which they were taken."""
     segments = []
     open_range: _Open | None = item
@@ -237,7 +237,7 @@ def _build(tables: Tables, choices: Iterator[_Choice], level: int, item: _Open) 
         choice = next(choices)
         inner = None
         if choice.inner is not None:
-            inner = _build(tables, choices, choice.inner.level, choice.inner)
+            inner = _build(tables, choices, choice.inner)
         part = tables.choices(open_range.level, open_range.kind).counts[choice.part]
         segments.append(Segment(choice.k, open_range.j, part, inner))
         open_range = choice.rest

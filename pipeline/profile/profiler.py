@@ -139,7 +139,7 @@ def _whole_graph(
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with hooks(model, watch):
+        with hooks(watch):
             watch.finish(loss(model(*inputs)))
     finally:
         for parameter in frozen:
@@ -162,7 +162,7 @@ def _profiled_step(
     watch = Watch(model, clock, between)
     model.zero_grad(set_to_none=True)
     clock.finish()
-    with hooks(model, watch):
+    with hooks(watch):
         watch.resumed = clock.stamp()
         value = loss(model(*inputs))
         watch.finish(value)

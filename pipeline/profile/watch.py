@@ -224,7 +224,7 @@ class Watch:
 
 
 @contextmanager
-def hooks(model: nn.Module, watch: Watch) -> Iterator[None]:
+def hooks(watch: Watch) -> Iterator[None]:
     handles = []
     for module in watch.names:
         handles.append(module.register_forward_pre_hook(watch.before, with_kwargs=True))

@@ -83,7 +83,7 @@ def trace(schedule: Schedule, mode: Versions, *, group: int | None = None) -> Tr
     for worker in range(len(schedule.workers)):
         versions, after = _worker(schedule, worker, mode, group, entry)
         uses.append(tuple(versions))
-        peaks.append(_peak(schedule, worker, versions, after))
+        peaks.append(_peak(versions, after))
     return Trace(schedule, mode, tuple(uses), tuple(peaks), group)
 
 
@@ -131,7 +131,7 @@ def _not_newer(schedule: Schedule, stage: int, version: int) -> int:
     return version if members[-1] == version else members[0] - 1
 
 
-def _peak(schedule: Schedule, worker: int, versions: Sequence[int], newest: Sequence[int]) -> int:
+def _peak(versions: Sequence[int], newest: Sequence[int]) -> int:
     """The most versions that exist at a worker and are still needed, the newest included.
 
     In one pass: a run of 200,000 minibatches has as many versions, of which few are there at a time.
