@@ -207,7 +207,7 @@ class MarketLog:
         jumped = abs(self.spent_usd - before_usd) > JUMP * before_usd
         if jumped or is_last or now_s >= self._spend_due_s:
             self._spend_due_s = now_s + SPEND_S
-            self._log.write(Billed(now_s, self.spent_usd, state.spot_vcpus))
+            self._log.write(Billed(now_s, self.spent_usd, state.account.spot_vcpus))
         try:
             prices = {offer.market: offer.price for offer in cloud.quotes(now_s).offers}
         except CloudError:

@@ -72,6 +72,15 @@ class JobAccount:
         """The open allocation of a number, if there is one."""
         return next((a for a in self.open if a.number == number), None)
 
+    def held(self) -> list[Allocation]:
+        """Spot allocations that are granted, in order of acquisition."""
+        return [a for a in self.open if not a.on_demand and a.phase is not Phase.REQUESTED]
+
+    @property
+    def spot_vcpus(self) -> int:
+        """Of spot allocations, requested ones too."""
+        return sum(a.vcpus for a in self.open if not a.on_demand)
+
     def request(
         self,
         now_s: int,

@@ -184,7 +184,7 @@ def allowed(step: Buy, state: JobState, guards: Guards, now_s: int) -> Allowed:
     if decided.fill is not None:
         if step.market in state.full:
             return nothing(f"{step.market} has just refused")
-        room = max(0, decided.fill - state.spot_vcpus)
+        room = max(0, decided.fill - state.account.spot_vcpus)
         instances = instances if step.vcpus <= room else room // per_instance * (step.parts > 1)
         if not instances:
             return nothing(f"{decided.fill} vCPUs of spot are held")

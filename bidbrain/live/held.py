@@ -30,7 +30,7 @@ class HeldInstances:
         state = self._job.state
         ours = {instance.instance_id for instance in state.open_instances()}
         notices = [each for each in state.noticed.values() if each.instance_id in ours]
-        for allocation in state.held():
+        for allocation in state.account.held():
             notices += state.hour_end_notices(allocation.number) if allocation.phase is Phase.LEAVING else ()
         for notice in notices:
             if notice.deadline_s > now_s:
@@ -100,7 +100,7 @@ class HeldInstances:
             self.record_events(min(due), ended)
 
     def _hour_ends(self) -> list[int]:
-        return [each.hour_start_s + HOUR_S for each in self._job.state.held()]
+        return [each.hour_start_s + HOUR_S for each in self._job.state.account.held()]
 
     def catch_up(self, closing_s: int) -> None:
         """Journal the evictions and ends of hours before the job's end that came since the service last looked."""

@@ -303,10 +303,6 @@ class JobState:
         return None if self.decided is None else self.decided.wake_s
 
     @property
-    def spot_vcpus(self) -> int:
-        return sum(a.vcpus for a in self.account.open if not a.on_demand)
-
-    @property
     def instance_count(self) -> int:
         """Instances that are held or ordered."""
         ordered = sum(each.order.instances for each in self.pending.values())
@@ -329,17 +325,13 @@ class JobState:
         """Instances for which other purchases must leave room: lost reliable ones."""
         return self.lacks_reliable if self.had_reliable else 0
 
-    def held(self) -> list[Allocation]:
-        """Spot allocations that are granted, in order of acquisition."""
-        return [a for a in self.account.open if not a.on_demand and a.phase is not Phase.REQUESTED]
-
     def due(self, now_s: int) -> list[Pending]:
         """Orders that must be placed, or asked about again, now."""
         return [each for each in self.pending.values() if each.ordered.due_s <= now_s]
 
     def next_s(self, after_s: int = -1) -> int:
         """The next end of an hour, due order, wake-up or deadline of draining. after_s: until then, none."""
-        times = [a.hour_start_s + HOUR_S for a in self.held()]
+        times = [a.hour_start_s + HOUR_S for a in self.account.held()]
         times += [each.ordered.due_s for each in self.pending.values()]
         if self.wake_s is not None and self.draining is None:
             times.append(self.wake_s)

@@ -180,5 +180,15 @@ def hour_end_wakes(view: MarketView, now_s: int, lead_s: int, requested: bool) -
     return [time if time > now_s else time + HOUR_S for time in times]
 
 
+def given_back(holdings: Sequence[Holding], spare: int) -> list[GiveBack]:
+    """Give these back, in their order, as far as so many spare vCPUs go."""
+    found = []
+    for holding in holdings:
+        if spare >= holding.vcpus:
+            found.append(GiveBack(holding.number))
+            spare -= holding.vcpus
+    return found
+
+
 def show_price(price: int) -> str:
     return f"{price / 1e6:.4f} $/h"

@@ -27,6 +27,7 @@ from bidbrain.policy.base import (
     Phase,
     Request,
     RequestOnDemand,
+    given_back,
     next_tick_s,
 )
 from bidbrain.policy.footprint import scaling_efficiency
@@ -106,7 +107,7 @@ class ExpectedCost:
         footprint = least_footprint(terms, choices, goal, [offer.market.region for offer, _ in markets])
         dear = [math.inf if is_held else self._on_demand * offer.vcpus for offer, is_held in markets]
         footprint = without_dear(footprint, dear)
-        judged = self._judge(spot, view, footprint, markets, held)
+        judged = self._judge(spot, view, footprint, markets)
         return self._act(now_s, view, judged, bought, _Plan(footprint, markets, lateness, hazards))
 
     # -- what is known -------------------------------------------------------------------------------------------------
@@ -211,7 +212,6 @@ class ExpectedCost:
         view: MarketView,
         footprint: Footprint,
         markets: list[tuple[Offer, bool]],
-        held: dict[Market, list[Holding]],
     ) -> list[_Spot]:
         """Which held allocations stay: as many of each pool as the footprint has, the oldest first; no warned ones."""
         room = {
@@ -249,16 +249,10 @@ class ExpectedCost:
             actions.append(self._on_demand_for(short))
         # What is to be left goes when others are ready in its place; on-demand machines when spot is ready.
         spare = ready + sum(h.vcpus for h in leaving) - size
-        for holding in leaving:
-            if spare >= holding.vcpus and holding.phase is Phase.HELD:
-                actions.append(GiveBack(holding.number))
-                spare -= holding.vcpus
+        actions += given_back([holding for holding in leaving if holding.phase is Phase.HELD], spare)
         wanted = view.job.cap_vcpus if plan.lateness.late else 0
         spare = ready + sum(h.vcpus for h in bought) - wanted
-        for holding in bought:
-            if spare >= holding.vcpus:
-                actions.append(GiveBack(holding.number))
-                spare -= holding.vcpus
+        actions += given_back(bought, spare)
         return Decision(
             tuple(actions),
             self._reason(view, judged, missing, plan),

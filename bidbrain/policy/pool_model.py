@@ -239,11 +239,6 @@ def values_with_more(
             values[i] = (cost + more[i] * price[i] + traffic) / max(useful, 1e-300)
 
 
-def cost_per_useful_work(terms: Terms, choices: Choices, counts: Floats) -> float:
-    """(4.4) of a footprint: `counts` machines of each choice; infinite if no useful work is left."""
-    return Footprint(terms, choices, counts).value
-
-
 class Footprint:
     """A footprint that machines are added to, with the sums that its E consists of.
 
@@ -287,7 +282,7 @@ class Footprint:
 
     @property
     def value(self) -> float:
-        """E of the footprint."""
+        """E of the footprint (4.4); infinite if no useful work is left."""
         cost = self.cost + self.traffic
         return float(footprint_value(self.terms.figures, self.machines, self.lost, self.nu, self.vcpus, cost))
 

@@ -13,12 +13,12 @@ from bidbrain.money import HOUR_S
 from bidbrain.policy.base import (
     Action,
     Decision,
-    GiveBack,
     MarketView,
     Offer,
     Phase,
     Request,
     RequestOnDemand,
+    given_back,
     next_tick_s,
 )
 from bidbrain.policy.footprint import cost_per_work
@@ -75,10 +75,7 @@ class Spot2026:
             h.vcpus for h in spot if h.phase is Phase.HELD and h.grant_s + view.job.engine.boot_s <= now_s
         )
         spare = ready + sum(h.vcpus for h in bought) - nodes
-        for holding in bought:
-            if spare >= holding.vcpus:
-                actions.append(GiveBack(holding.number))
-                spare -= holding.vcpus
+        actions += given_back(bought, spare)
         if bought and missing <= 0:
             wake_s = min(next_tick_s(self._start_s, now_s, TICK_S), wake_s or now_s + TICK_S)
         best = str(ranked[0].market) if ranked else "no pool"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib.dates as dates
 import numpy as np
@@ -19,6 +19,7 @@ from bidbrain.report.style import MARKET_COLOURS, as_written, label, new_figure,
 from bidbrain.setting import ON_DEMAND_ZONE
 
 Colour = str | tuple[float, ...]
+Kind = TypeVar("Kind")  # of a span: a market, say
 MOST_PANELS = 48  # of one image: of a whole region's markets it would fill the memory
 
 
@@ -113,12 +114,12 @@ def plot_job(ledger: Ledger, history: History, path: Path) -> Path:
     entries, header = ledger.entries, ledger.header
     window = Interval(header.start_s, max(entry.at_s for entry in entries))
     evictions = [entry.at_s for entry in entries if entry.kind is EntryKind.EVICTION]
-    spans = _spans(entries, window.end_s)
+    spans = spans_of(entries, window.end_s)
     markets = sorted({market for market, *_ in spans}, key=lambda m: (m.zone != ON_DEMAND_ZONE, m))
     spot = [market for market in markets if market.zone != ON_DEMAND_ZONE]
     colours = {market: MARKET_COLOURS[i % len(MARKET_COLOURS)] for i, market in enumerate(spot)}
     figure, axes = new_figure(10.5, 8, 3, 1)
-    times, heights = _stacked(spans, markets, window.start_s, window.end_s)
+    times, heights = stacked(spans, markets, window.start_s, window.end_s)
     most = _draw_vcpus(axes[0], times, dict(zip(markets, heights, strict=True)), colours, evictions)
     # Each job has an image of its own, which knows no other: of two classes of one name it must say which.
     name = header.scheme if ":" in header.scheme else label(header.scheme)
@@ -191,7 +192,7 @@ def _draw_work(axis: Axes, entries: Sequence[Entry], start_s: int, evictions: Se
     axis.set_title("work done, %", fontsize=11, loc="left")
 
 
-def _spans(entries: Sequence[Entry], end_s: int) -> list[tuple[Market, int, int, int]]:
+def spans_of(entries: Sequence[Entry], end_s: int) -> list[tuple[Market, int, int, int]]:
     """(market, vCPUs, from, to) of every allocation."""
     ends = {entry.allocation: entry.at_s for entry in entries if entry.kind in ENDINGS}
     return [
@@ -201,17 +202,17 @@ def _spans(entries: Sequence[Entry], end_s: int) -> list[tuple[Market, int, int,
     ]
 
 
-def _stacked(
-    spans: Sequence[tuple[Market, int, int, int]], markets: Sequence[Market], start_s: int, end_s: int
-) -> tuple[list[int], list[np.typing.NDArray[np.float64]]]:
-    """Instants at which anything changes, and the vCPUs of each market from each of them on."""
+def stacked(
+    spans: Sequence[tuple[Kind, int, int, int]], kinds: Sequence[Kind], start_s: int, end_s: int
+) -> tuple[list[int], list[npt.NDArray[np.float64]]]:
+    """Instants at which anything changes, and the vCPUs of each kind of span from each of them on."""
     times = sorted({start_s, end_s, *(s for _, _, s, _ in spans), *(e for *_, e in spans)})
     at = np.array(times)
     heights = []
-    for market in markets:
+    for kind in kinds:
         height = np.zeros(len(times))
         for own, vcpus, begin, end in spans:
-            if own == market:
+            if own == kind:
                 height += np.where((at >= begin) & (at < end), vcpus, 0)
         heights.append(height)
     return times, heights

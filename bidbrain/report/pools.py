@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from bidbrain.accounts.ledger import ENDINGS, EntryKind, Ledger
+from bidbrain.accounts.ledger import EntryKind, Ledger
 from bidbrain.history.availability import Trace
 from bidbrain.money import HOUR_S
+from bidbrain.report.markets import spans_of, stacked
 from bidbrain.report.style import KIND_COLOURS, as_written, labels, new_figure, save
 from bidbrain.setting import ON_DEMAND_ZONE
 
@@ -85,22 +87,11 @@ def plot_pool_job(ledgers: Sequence[Ledger], pools: Sequence[Trace], path: Path)
     return save(figure, path)
 
 
-def _held(
-    ledger: Ledger, end_s: int
-) -> tuple[list[int], np.typing.NDArray[np.int64], np.typing.NDArray[np.int64]]:
-    ends = {entry.allocation: entry.at_s for entry in ledger.entries if entry.kind in ENDINGS}
+def _held(ledger: Ledger, end_s: int) -> tuple[list[int], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Instants at which anything changes, and the vCPUs on spot and on demand from each of them on."""
     spans = [
-        (g.market.zone == ON_DEMAND_ZONE, g.vcpus, g.at_s, ends.get(g.allocation, end_s))
-        for g in ledger.entries
-        if g.kind is EntryKind.GRANT and g.market is not None and g.vcpus is not None
+        (market.zone == ON_DEMAND_ZONE, vcpus, begin, end)
+        for market, vcpus, begin, end in spans_of(ledger.entries, end_s)
     ]
-    times = sorted({ledger.header.start_s, end_s, *(s for *_, s, _ in spans), *(e for *_, e in spans)})
-    at = np.array(times)
-    spot, bought = np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
-    for on_demand, vcpus, begin, end in spans:
-        held = np.where((at >= begin) & (at < end), vcpus, 0)
-        if on_demand:
-            bought += held
-        else:
-            spot += held
+    times, (spot, bought) = stacked(spans, (False, True), ledger.header.start_s, end_s)
     return times, spot, bought

@@ -142,7 +142,7 @@ class Simulation:
                 self._carry_out(now_s, decision)
                 wake_s = self._wake_s(now_s, decision)
             then_s = min(end_s, self._next_event_s(now_s), NEVER_S if wake_s is None else wake_s)
-            workers = self._held()
+            workers = self._books.held()
             workers += [a for a in account.open if a.on_demand and a.number >= 0]
             done_s = self._progress.advance(now_s, then_s, workers)
             finished = done_s is not None
@@ -151,20 +151,14 @@ class Simulation:
                 break
         return self._close(now_s, finished)
 
-    def _spot(self) -> list[Allocation]:
-        return [a for a in self._books.open if not a.on_demand]
-
-    def _held(self) -> list[Allocation]:
-        return [a for a in self._books.open if not a.on_demand and a.phase is not Phase.REQUESTED]
-
     def _requested(self) -> list[Allocation]:
         return [a for a in self._books.open if a.phase is Phase.REQUESTED and not a.on_demand]
 
     def _happen(self, now_s: int) -> bool:
         """Apply evictions, ends of hours and due requests of this instant; whether the policy must be asked."""
         account, has_news = self._books, now_s == self._start_s
-        gone = self._exchange.taken_back(self._held(), now_s)
-        for allocation in self._held():
+        gone = self._exchange.taken_back(self._books.held(), now_s)
+        for allocation in self._books.held():
             if allocation in gone:
                 account.end(now_s, allocation, Ending.EVICTED)
             elif now_s == allocation.hour_start_s + HOUR_S:
@@ -183,7 +177,7 @@ class Simulation:
         due = [a for a in self._requested() if a.grant_s == now_s]
         for allocation in due:
             price = self._exchange.price(allocation.market, now_s)
-            if self._exchange.grants(allocation, self._held(), now_s):
+            if self._exchange.grants(allocation, self._books.held(), now_s):
                 self._books.grant(now_s, allocation, price)
                 self._progress.granted(now_s)
             else:
@@ -222,7 +216,7 @@ class Simulation:
         """One request of a decision; False if `fill` is reached or its market has just refused, now as before."""
         account, setting = self._books, self._setting
         market, vcpus = request.market, request.vcpus
-        if decision.fill is not None and (market in full or self._spot_vcpus() + vcpus > decision.fill):
+        if decision.fill is not None and (market in full or account.spot_vcpus + vcpus > decision.fill):
             return False
         if market not in setting.by_market or vcpus <= 0:
             raise PolicyError(f"the policy requests {vcpus} vCPUs of {market}")
@@ -241,9 +235,6 @@ class Simulation:
             raise PolicyError(f"the policy names allocation {number}, which is not held")
         return allocation
 
-    def _spot_vcpus(self) -> int:
-        return sum(allocation.vcpus for allocation in self._spot())
-
     def _wake_s(self, now_s: int, decision: Decision) -> int | None:
         if decision.wake_s is not None and decision.wake_s <= now_s:
             raise PolicyError(f"the policy asks to be woken at {decision.wake_s}, which is not after {now_s}")
@@ -254,7 +245,7 @@ class Simulation:
 
     def _next_event_s(self, now_s: int) -> int:
         """The next eviction, end of an hour or request that comes due."""
-        held = self._held()
+        held = self._books.held()
         times = [self._exchange.next_eviction_s(held, now_s)]
         times += [a.hour_start_s + HOUR_S for a in held]
         times += [a.grant_s for a in self._requested()]

@@ -72,7 +72,7 @@ class LiveRig:
         times = [until_s, self.replay.end_s, self.replay.next_eviction_s(self.at_s)]
         times.append(self.replay.next_change_s(self.at_s) if market else NEVER_S)
         then_s = min(times)
-        workers = self.state.held()
+        workers = self.state.account.held()
         workers += [a for a in self.state.account.open if a.on_demand and a.number >= 0]
         done_s = self.engine.progress.advance(self.at_s, then_s, workers)
         self.engine.done_s = done_s

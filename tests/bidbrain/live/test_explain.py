@@ -59,7 +59,7 @@ def test_an_order_that_was_filled_in_part_names_the_allocations_that_there_are()
     job = LoneJob(three)
     job.cloud.most[SMALL.zone] = 2
     job.after(0)
-    assert [a.number for a in job.service.state.held()] == [0, 1]
+    assert [a.number for a in job.service.state.account.held()] == [0, 1]
     (got,) = (str(line) for line in explain(job.log.records) if f" got 2 of {SMALL}" in str(line))
     assert got.endswith("(allocations 0 to 1)")
 

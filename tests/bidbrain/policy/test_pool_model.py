@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidbrain.policy.pool_model import Choices, Footprint, Terms, cost_per_useful_work
+from bidbrain.policy.pool_model import Choices, Footprint, Terms
 from bidbrain.policy.pool_search import fill
 from tests.bidbrain.policy import plain_pool_model as plain
 from tests.thorough import examples
@@ -53,7 +53,7 @@ def written_out(terms: Terms, pools, counts) -> float:
 def test_e_is_its_formula(pools, counts, phi, correlation) -> None:
     counts = counts[: len(pools)]
     terms = Terms(8, phi, 0.05, 1 / 60, correlation, fixed=0.4)
-    found = cost_per_useful_work(terms, choices_of(pools), np.array(counts, np.float64))
+    found = Footprint(terms, choices_of(pools), np.array(counts, np.float64)).value
     expected = written_out(terms, pools, counts)
     assert found == pytest.approx(expected) or (np.isinf(found) and np.isinf(expected))
 
@@ -73,7 +73,7 @@ def test_more_of_one_choice_is_the_footprint_with_more(pools, counts, more, corr
     for i in range(len(pools)):
         then = counts.copy()
         then[i] += more
-        expected = cost_per_useful_work(terms, choices, then)
+        expected = Footprint(terms, choices, then).value
         assert values[i] == pytest.approx(expected) or np.isinf(expected)
 
 
@@ -84,19 +84,19 @@ def test_the_fill_is_nearly_the_best_of_all_footprints(pools, phi, correlation) 
     footprint = Footprint(terms, choices)
     fill(footprint, 4, 6, 1.0, 0.0)
     best = min(
-        cost_per_useful_work(terms, choices, np.array(counts, np.float64))
+        Footprint(terms, choices, np.array(counts, np.float64)).value
         for counts in itertools.product(range(7), repeat=len(pools))
         if 4 <= sum(counts) <= 6
     )
     assert footprint.value <= 1.05 * best
-    assert footprint.value == pytest.approx(cost_per_useful_work(terms, choices, footprint.counts))
+    assert footprint.value == pytest.approx(Footprint(terms, choices, footprint.counts).value)
 
 
 def test_spreading_pays_where_a_pool_goes_as_a_whole_and_work_beyond_the_size_is_worth_less() -> None:
     two = [(0.3, 1.0, 0.5), (0.3, 1.0, 0.5)]
     terms = Terms(8, 0.3, 0.2, 0.0, 1.0)
-    spread = cost_per_useful_work(terms, choices_of(two), np.array([8.0, 8.0]))
-    assert spread < cost_per_useful_work(terms, choices_of(two), np.array([16.0, 0.0]))
+    spread = Footprint(terms, choices_of(two), np.array([8.0, 8.0])).value
+    assert spread < Footprint(terms, choices_of(two), np.array([16.0, 0.0])).value
     footprint = Footprint(terms, choices_of(two))
     fill(footprint, 16, 16, 1.0, 0.0)
     assert sorted(footprint.counts) == [8.0, 8.0]

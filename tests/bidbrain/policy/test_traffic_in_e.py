@@ -13,7 +13,7 @@ from bidbrain.history.prices import History, Market
 from bidbrain.instants import Interval
 from bidbrain.policy.base import Decision, GiveBack, Holding, MarketView, Offer, Phase, Request
 from bidbrain.policy.expected_cost import ExpectedCost
-from bidbrain.policy.pool_model import Choices, Footprint, Roads, Terms, cost_per_useful_work
+from bidbrain.policy.pool_model import Choices, Footprint, Roads, Terms
 from bidbrain.policy.pool_search import fill, least_footprint
 from bidbrain.setting import Engine, Listing, Reliable, Setting, Workload
 from tests.bidbrain.policy import plain_pool_model as plain
@@ -58,14 +58,14 @@ def test_traffic_is_paid_by_pairs_of_machines(pools, between, counts, reliable) 
     expected = by_pairs(machines, choices.roads.rates)
     assert footprint.traffic == pytest.approx(expected)
     assert carried(np.bincount(machines, minlength=3), choices.roads.rates) == pytest.approx(expected)
-    free = cost_per_useful_work(terms, replace(choices, roads=None), counts)
+    free = Footprint(terms, replace(choices, roads=None), counts).value
     if np.isfinite(free):
         assert footprint.value == pytest.approx(free * (footprint.cost + expected) / footprint.cost)
     more = footprint.values_with(np.full(len(pools), 2.0))
     for i in range(len(pools)):
         then = counts.copy()
         then[i] += 2
-        assert more[i] == pytest.approx(cost_per_useful_work(terms, choices, then))
+        assert more[i] == pytest.approx(Footprint(terms, choices, then).value)
         one = counts.copy()
         one[i] += 1
         extra = Footprint(terms, choices, one).traffic - footprint.traffic
@@ -78,12 +78,12 @@ def test_the_search_is_nearly_the_best_of_all_footprints(pools, between, phi, co
     terms, choices = Terms(4, phi, 0.05, 1 / 60, correlation, fixed=0.3), choices_of(pools, between, reliable)
     footprint = least_footprint(terms, choices, (4, 6, 1.0, 0.0), [str(pool[3]) for pool in pools])
     best = min(
-        cost_per_useful_work(terms, choices, np.array(counts, np.float64))
+        Footprint(terms, choices, np.array(counts, np.float64)).value
         for counts in itertools.product(range(7), repeat=len(pools))
         if 4 <= sum(counts) <= 6
     )
     assert footprint.value <= 1.05 * best
-    assert footprint.value == pytest.approx(cost_per_useful_work(terms, choices, footprint.counts))
+    assert footprint.value == pytest.approx(Footprint(terms, choices, footprint.counts).value)
 
 
 @given(FLEETS, RATES, st.floats(0.1, 1.0), st.floats(0, 1), st.integers(0, 2), st.sampled_from([0.0, 0.4]))
