@@ -9,17 +9,15 @@ before it: then its sums wait until that version is here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from agileml.core.async_stages.versions import lag_of, steps_over, version_of
 from agileml.core.compute.cursor import Cursor
 from agileml.core.node.reading import Blocks
 from agileml.core.node.time_spent import Doing
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Begun, Compute, Computed
 from agileml.core.protocol.deal import bundles_of
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Behind, LastParams, Message, Params, Pull, Push
+from agileml.core.protocol.exchange import NodeIo
+from agileml.core.protocol.messages import Ack, Behind, LastParams, Params, Pull, Push
 from agileml.core.protocol.view import View
 from straggler.coverage import Units
 
@@ -27,16 +25,14 @@ from straggler.coverage import Units
 class AsyncStageWorker(Worker):
     """Its clock is the version of its layers that it has."""
 
-    def __init__(
-        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> None:
-        super().__init__(me, job, send, ask)
-        assert job.pipeline is not None
-        self._rules = job.pipeline
+    def __init__(self, io: NodeIo) -> None:
+        super().__init__(io)
+        assert io.job.pipeline is not None
+        self._rules = io.job.pipeline
         self.lag = 0  # clocks that the newest version lacks in a step
         self._behind = 0  # stages
         self._next = 0  # the step to ask for
-        self._end = job.clocks  # clocks that the first stage begins
+        self._end = io.job.clocks  # clocks that the first stage begins
         self._own: tuple[Units, ...] = ()  # this machine's bundles of every clock
         self._wanted: int | None = None  # the version that comes
         self._parts: dict[int, Blocks] = {}  # of it

@@ -40,8 +40,8 @@ class ReplicaExchange:
         return replicas.fetches(view, sources, copies)
 
     def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
-        server = Server(io.me, io.job, io.send, stores, replica)
-        worker = Worker(io.me, io.job, io.send, io.ask)
+        server = Server(io, stores, replica)
+        worker = Worker(io)
         return NodeParts(server, worker, Reducer(io, worker, server))
 
     def gate(self, control: Control) -> AllReducePause:

@@ -62,8 +62,8 @@ class ServerExchange:
         ]
 
     def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
-        server = Server(io.me, io.job, io.send, stores, replica)
-        return NodeParts(server, Worker(io.me, io.job, io.send, io.ask), DirectPushes(io.me, server))
+        server = Server(io, stores, replica)
+        return NodeParts(server, Worker(io), DirectPushes(io.me, server))
 
     def gate(self, control: Control) -> ChangeGate:
         return OpenGate()

@@ -19,8 +19,8 @@ class PoolExchange(ServerExchange):
     """As parameter servers, but that no worker has bundles of its own."""
 
     def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
-        server = PoolServer(io.me, io.job, io.send, stores, replica)
-        worker = PoolWorker(io.me, io.job, io.send, io.ask)
+        server = PoolServer(io, stores, replica)
+        worker = PoolWorker(io)
         return NodeParts(server, worker, PoolLinks(io.me, worker, server))
 
 

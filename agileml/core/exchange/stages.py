@@ -33,8 +33,8 @@ class StageExchange(ServerExchange):
     """As parameter servers; every owner is a stage."""
 
     def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
-        server = Server(io.me, io.job, io.send, stores, replica)
-        worker = Worker(io.me, io.job, io.send, io.ask)
+        server = Server(io, stores, replica)
+        worker = Worker(io)
         return NodeParts(server, worker, StageLinks(io, worker, server))
 
     def gate(self, control: Control) -> StagePause:
@@ -46,8 +46,8 @@ class AsyncStageExchange(StageExchange):
     """The same without a flush: several clocks are in flight."""
 
     def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
-        server = Server(io.me, io.job, io.send, stores, replica)
-        worker = AsyncStageWorker(io.me, io.job, io.send, io.ask)
+        server = Server(io, stores, replica)
+        worker = AsyncStageWorker(io)
         return NodeParts(server, worker, AsyncStageLinks(io, worker, server))
 
     def gate(self, control: Control) -> AsyncStagePause:

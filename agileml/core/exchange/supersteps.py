@@ -21,8 +21,8 @@ class SuperstepExchange(ServerExchange):
     """As parameter servers, with steps of one minibatch each."""
 
     def parts(self, io: NodeIo, stores: Stores, replica: Replica | None) -> NodeParts:
-        server = SuperstepServer(io.me, io.job, io.send, stores, replica)
-        worker = MinibatchWorker(io.me, io.job, io.send, io.ask)
+        server = SuperstepServer(io, stores, replica)
+        worker = MinibatchWorker(io)
         return NodeParts(server, worker, SuperstepLinks(io.me, worker, server))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from agileml.application import Table
 from agileml.core.node.server import SendTo
 from agileml.core.node.shard.dirty_rows import completed, is_finite
-from agileml.core.protocol.commands import NodeCommand, SavePart
+from agileml.core.protocol.commands import SavePart
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Cut,
@@ -175,17 +176,9 @@ class Backup:
 class PartSaves:
     """Has each part written once, and repeats the outcome when the controller asks again."""
 
-    def __init__(
-        self,
-        me: str,
-        backup: Backup,
-        send: SendTo,
-        ask: Callable[[NodeCommand], None],
-    ) -> None:
-        self._me = me
+    def __init__(self, io: NodeIo, backup: Backup) -> None:
+        self._me, self._send, self._ask = io.me, io.send, io.ask
         self._backup = backup
-        self._send = send
-        self._ask = ask
         self._saving: dict[int, CutId] = {}
         self._outcomes: dict[int, Saved | SaveFailed] = {}
 

@@ -97,13 +97,13 @@ class Node:
         parts = job.exchange.parts(NodeIo(name, job, self._send, self._ask), stores, replica)
         self.server, self.worker, self.combiner = parts.server, parts.worker, parts.combiner
         self.spent = TimeSpent()
+        direct = NodeIo(name, job, self._send, self._out.append)  # past those who help
         self.helping: Helping | None = None
         if job.helping is not None:
-            about = self.worker, self.server, self._send, self._out.append
-            self.helping = Helping(job, *about, self.spent.helped, lambda: self.loaded)
+            self.helping = Helping(direct, self.worker, self.server, self.spent.helped, lambda: self.loaded)
         self.backup = Backup(self._send, tables=job.layout.tables)
         self.moves = ShardMoves(self.server, self.backup, self._send)
-        self.part_saves = PartSaves(name, self.backup, self._send, self._out.append)
+        self.part_saves = PartSaves(direct, self.backup)
         self._status_due_s = 0.0
         self._retry_due_s = 0.0
         self._backoff = RetryBackoff(timers.retry_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -11,9 +10,9 @@ from agileml.core.compute.cursor import Cursor
 from agileml.core.node.reading import Blocks, Rows
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.commands import Begin, Begun, Compute, NodeCommand
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Ack, Message, MinibatchParams, MinibatchPull, Params
+from agileml.core.protocol.commands import Begin, Begun, Compute
+from agileml.core.protocol.exchange import NodeIo
+from agileml.core.protocol.messages import Ack, MinibatchParams, MinibatchPull, Params
 from straggler.coverage import Units
 
 
@@ -48,10 +47,8 @@ class PiecewiseWorker(Worker, Generic[AnyPiece]):
     Its clock is that of the piece. Subclasses choose the next piece and what a push carries.
     """
 
-    def __init__(
-        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> None:
-        super().__init__(me, job, send, ask)
+    def __init__(self, io: NodeIo) -> None:
+        super().__init__(io)
         self._now: AnyPiece | None = None  # pulled or computed
         self._pushed: dict[tuple[int, Units], AnyPiece] = {}  # computed, and not counted by all partitions
 

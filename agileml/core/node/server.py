@@ -22,7 +22,7 @@ from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.sources.stores import Stores, stored_cut
 from agileml.core.parameters.arena import Arena
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Ack,
@@ -63,9 +63,8 @@ class Server:
 
     shard_kind: type[Shard] = Shard
 
-    def __init__(
-        self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None = None
-    ) -> None:
+    def __init__(self, io: NodeIo, stores: Stores, replica: Replica | None = None) -> None:
+        me, job = io.me, io.job
         self.me, self.job, self.stores = me, job, stores
         self.resident = ResidentTables(replica, job.layout) if replica is not None else None
         self._arena = Arena(job.layout) if job.exchange.has_replicas and replica is None else None
@@ -74,13 +73,13 @@ class Server:
         self.hold: int | None = None
         self.end: int | None = None
         self.read_up_to = -1  # the newest clock for which partition 0 was read in this epoch
-        self._send = send
+        self._send = io.send
         self._view: View | None = None
         self._copies: dict[int, dict[int, Shard]] = {}
         self._waiting: dict[int, dict[tuple[str, int], Pull]] = {}  # by partition, then (worker, clock)
         self._owed = DelayedAcks()
-        self._norms = NormRound(me, job.exchange, send)
-        self._parts = CutParts(me, send)
+        self._norms = NormRound(me, job.exchange, io.send)
+        self._parts = CutParts(me, io.send)
         self._plans: ClockPlans | None = None  # of the view, where partition 0 is here and the job has plans
 
     # -- for the heartbeat ----------------------------------------------------------------------------------

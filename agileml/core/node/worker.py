@@ -24,9 +24,10 @@ from agileml.core.node.overlap.piggyback import can_piggyback
 from agileml.core.node.overlap.pull_batches import PullBatches
 from agileml.core.node.reading import CarriedBlocks, Reading, Rows
 from agileml.core.node.time_spent import Doing
-from agileml.core.protocol.commands import Abort, Begin, Begun, Compute, Computed, Deliver, NodeCommand
-from agileml.core.protocol.job import Job, Overlap
-from agileml.core.protocol.messages import Ack, Behind, Message, Params, PlannedParams, Push, TimedPush
+from agileml.core.protocol.commands import Abort, Begin, Begun, Compute, Computed, Deliver
+from agileml.core.protocol.exchange import NodeIo
+from agileml.core.protocol.job import Overlap
+from agileml.core.protocol.messages import Ack, Behind, Params, PlannedParams, Push, TimedPush
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, union
 
@@ -34,22 +35,18 @@ from straggler.coverage import Units, union
 class Worker:
     """Goes through the clocks of a view, without waiting for other workers or the controller."""
 
-    def __init__(
-        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> None:
-        self.me = me
-        self.job = job
+    def __init__(self, io: NodeIo) -> None:
+        job = io.job
+        self.me, self.job, self._send, self._ask = io.me, job, io.send, io.ask
         self.clock = 0
         self.overlaps = job.overlap in (Overlap.ON, Overlap.BATCHES)  # may change at any time
         self.batches = PullBatches(job.layout.partition_bytes) if job.overlap is Overlap.BATCHES else None
-        self.bundles = WorkerBundles(me, job)
+        self.bundles = WorkerBundles(io.me, job)
         self._mine: tuple[int, ...] = ()  # partitions that this worker reads and pushes
         self._reads_all = job.layout.whole_reads
         self._piggybacks = can_piggyback(job)
         self._is_timed = job.balancer is not None  # pushes tell partition 0 how long they took
         self.forecast: SpeedForecast | None = None  # where this worker predicts its own speed
-        self._send = send
-        self._ask = ask
         self._view: View | None = None
         self._reading: dict[int, Reading] = {}  # by clock: this one, and the next one ahead
         self._carried = CarriedBlocks()

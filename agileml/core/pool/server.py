@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from agileml.application import Array, Replica
-from agileml.core.node.server import SendTo, Server
+from agileml.core.node.server import Server
 from agileml.core.node.sources.stores import Stores
 from agileml.core.pool.bundles import BundlePool
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import MinibatchParams, MinibatchPull, Params, Prepare, Pull
 from agileml.core.protocol.pool_messages import DrawBundle
 from agileml.core.protocol.view import View
@@ -15,10 +15,8 @@ from agileml.core.protocol.view import View
 class PoolServer(Server):
     """As a `Server`, but that workers ask the owner of partition 0 what to compute."""
 
-    def __init__(
-        self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None = None
-    ) -> None:
-        super().__init__(me, job, send, stores, replica)
+    def __init__(self, io: NodeIo, stores: Stores, replica: Replica | None = None) -> None:
+        super().__init__(io, stores, replica)
         self._pool: BundlePool | None = None  # of the view, where partition 0 is here
         # By worker, those of a view that this machine does not know yet.
         self._asks: dict[str, DrawBundle] = {}

@@ -8,13 +8,12 @@ computed. It drops what another has drawn meanwhile, and what is cut otherwise n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from agileml.core.node.piecewise import Piece, PiecewiseWorker
 from agileml.core.node.time_spent import Doing
-from agileml.core.protocol.commands import Begin, Computed, NodeCommand
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Behind, Message, Push
+from agileml.core.protocol.commands import Begin, Computed
+from agileml.core.protocol.exchange import NodeIo
+from agileml.core.protocol.messages import Behind, Push
 from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
 from agileml.core.protocol.view import View
 
@@ -22,10 +21,8 @@ from agileml.core.protocol.view import View
 class PoolWorker(PiecewiseWorker[Piece]):
     """Computes one bundle at a time."""
 
-    def __init__(
-        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> None:
-        super().__init__(me, job, send, ask)
+    def __init__(self, io: NodeIo) -> None:
+        super().__init__(io)
         self._number = 0  # of the next draw
         self._begun: deque[Piece] = deque()  # of the view before, to be asked for
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from agileml.application import Replica
-from agileml.core.node.server import SendTo, Server
+from agileml.core.node.server import Server
 from agileml.core.node.shard.shard import Shard
 from agileml.core.node.sources.stores import Stores
-from agileml.core.protocol.job import Job
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import (
     CONTROLLER,
     Ack,
@@ -44,10 +44,8 @@ class SuperstepServer(Server):
 
     shard_kind: type[Shard] = MinibatchShard
 
-    def __init__(
-        self, me: str, job: Job, send: SendTo, stores: Stores, replica: Replica | None = None
-    ) -> None:
-        super().__init__(me, job, send, stores, replica)
+    def __init__(self, io: NodeIo, stores: Stores, replica: Replica | None = None) -> None:
+        super().__init__(io, stores, replica)
         self._planner: SuperstepPlanner | None = None  # of the view, where partition 0 is here
         self._asks: dict[str, NextSuperstep] = {}  # by worker, unanswered
 

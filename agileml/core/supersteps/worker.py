@@ -8,19 +8,13 @@ read under an older view counts in the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agileml.core.node.piecewise import Piece, PiecewiseWorker
 from agileml.core.node.time_spent import Doing
-from agileml.core.protocol.commands import Begin, Computed, NodeCommand
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import (
-    Behind,
-    Message,
-    MinibatchParams,
-    MinibatchPush,
-)
+from agileml.core.protocol.commands import Begin, Computed
+from agileml.core.protocol.exchange import NodeIo
+from agileml.core.protocol.messages import Behind, MinibatchParams, MinibatchPush
 from agileml.core.protocol.superstep_messages import NextSuperstep, SuperstepPlan
 from agileml.core.protocol.supersteps import SuperstepDeal
 from agileml.core.protocol.view import View
@@ -38,10 +32,8 @@ class _Minibatch(Piece):
 class MinibatchWorker(PiecewiseWorker[_Minibatch]):
     """Computes one minibatch at a time."""
 
-    def __init__(
-        self, me: str, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> None:
-        super().__init__(me, job, send, ask)
+    def __init__(self, io: NodeIo) -> None:
+        super().__init__(io)
         self._supersteps: SuperstepDeal | None = None  # of the view
         self._first = 0  # where the superstep begins that is not known yet
         self._after = 0  # where the present one began

@@ -5,16 +5,14 @@ Its parameters are pulled anew, even by its owner: what that read for the clock 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agileml.application import Array
 from agileml.core.compute.cursor import Cursor
 from agileml.core.parameters.fold import Contribution
-from agileml.core.protocol.commands import Begin, Begun, Compute, Computed, NodeCommand
+from agileml.core.protocol.commands import Begin, Begun, Compute, Computed
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.help_messages import HelpParams, HelpPull
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import Message
 from agileml.core.protocol.view import View
 from straggler.coverage import Units
 from straggler.flexrr.tasks import Task
@@ -39,14 +37,10 @@ class GivenRange:
 class GivenRanges:
     """Computes one range at a time under one view."""
 
-    def __init__(
-        self, job: Job, send: Callable[[str, Message], None], ask: Callable[[NodeCommand], None]
-    ) -> None:
-        assert job.helping is not None
-        self._job = job
-        self._checks = job.helping.checks
-        self._send = send
-        self._ask = ask
+    def __init__(self, io: NodeIo) -> None:
+        assert io.job.helping is not None
+        self._job, self._send, self._ask = io.job, io.send, io.ask
+        self._checks = io.job.helping.checks
         self._view: View | None = None
         self._numbers = 0
         self._known: tuple[int, dict[int, tuple[Array, ...]]] | None = None  # a clock's whole parameters

@@ -19,9 +19,9 @@ from agileml.core.node.server import Server
 from agileml.core.node.worker import Worker
 from agileml.core.protocol.commands import Begun, Compute, Computed, LoadSlices, MarkPassed, NodeCommand
 from agileml.core.protocol.deal import bundles_of
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.help_messages import HelpMessage, HelpOver, HelpParams, HelpPull
-from agileml.core.protocol.job import Job
-from agileml.core.protocol.messages import CONTROLLER, Ack, HelpDeclined, HelpPush, Message
+from agileml.core.protocol.messages import CONTROLLER, Ack, HelpDeclined, HelpPush
 from agileml.core.protocol.view import View
 from straggler.consistency import Read
 from straggler.coverage import Units, members, union
@@ -67,25 +67,21 @@ class Helping:
 
     def __init__(
         self,
-        job: Job,
+        io: NodeIo,
         worker: Worker,
         server: Server,
-        send: Callable[[str, Message], None],
-        ask: Callable[[NodeCommand], None],
         helped: Callable[[str, int, int], None],
         loaded: Callable[[], Units],
     ) -> None:
         """`helped(helpee, clock, units)` is called when this machine has computed units for another. `loaded()`: the
         slices whose items are here."""
-        assert job.helping is not None
+        assert io.job.helping is not None
         self.now_s = 0.0
-        self._parameters: FlexRrParameters = job.helping
-        self._job = job
+        self._parameters: FlexRrParameters = io.job.helping
+        self._job, self._send, self._ask = io.job, io.send, io.ask
         self._worker = worker
         worker.may_leave, worker.all_counted = self.may_leave, self.all_counted
         self._server = server
-        self._send = send
-        self._ask = ask
         self._helped = helped
         self._loaded = loaded
         self._wanted: Units = 0  # slices whose units others may give away to this machine
@@ -95,7 +91,7 @@ class Helping:
         self._names: tuple[str, ...] = ()
         self._flex: FlexRrWorker | None = None
         self._own: _Own | None = None
-        self._ranges = GivenRanges(job, send, ask)
+        self._ranges = GivenRanges(io)
         self._results: dict[Bundle, GivenRange] = {}  # computed, and not pushed yet
         # Pushes that are not acknowledged, by clock, bundle and partition.
         self._pushes: dict[tuple[int, Units, int], HelpPush] = {}

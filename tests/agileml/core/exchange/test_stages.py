@@ -51,7 +51,7 @@ class Rig:
         self.asked: list[Any] = []
         send, ask = lambda *sent: self.sent.append(sent), self.asked.append
         io = NodeIo("a", make_job(), send, ask)
-        worker = Worker(io.me, io.job, io.send, io.ask)
+        worker = Worker(io)
         self.links = StageLinks(io, worker, None)  # type: ignore[arg-type]
         self.links.adopt(view(2))
 

@@ -10,6 +10,7 @@ import pytest
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Abort, Compute, Computed, Deliver
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Ack, Behind, Params, Pull, Push
 from agileml.core.protocol.view import INITIAL, View
 from tests.agileml.core.fixtures import make_job
@@ -34,7 +35,7 @@ class Rig:
     def __init__(self, mode: str = "overlap") -> None:
         self.said: list[object] = []  # messages and commands, in their order
         job = make_job(mode, partitions=PARTITIONS)
-        self.worker = Worker("w", job, lambda to, m: self.said.append(m), self.said.append)
+        self.worker = Worker(NodeIo("w", job, lambda to, m: self.said.append(m), self.said.append))
         self.worker.adopt(VIEW)
 
     def take(self) -> list[object]:

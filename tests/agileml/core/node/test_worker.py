@@ -11,6 +11,7 @@ from agileml.core.node.time_spent import Doing
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute, Computed
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Ack, Behind, Params, Pull, Push
 from agileml.core.protocol.view import INITIAL, View
 from tests.agileml.core.fixtures import make_job
@@ -35,7 +36,7 @@ class Rig:
     def __init__(self, view=VIEW, mode="bsp"):
         self.sent, self.asked = [], []
         job = make_job(mode, partitions=2)
-        self.worker = Worker("w", job, lambda to, m: self.sent.append((to, m)), self.asked.append)
+        self.worker = Worker(NodeIo("w", job, lambda to, m: self.sent.append((to, m)), self.asked.append))
         self.worker.adopt(view)
 
     def take(self, kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.controller.step_log import StepLog
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Fetch, Message, Prepare, Role, Source, SourceKind
 from agileml.core.protocol.superstep_messages import NextSuperstep, StepsTaken, StepTaken, SuperstepFixed
 from agileml.core.protocol.view import INITIAL, View
@@ -19,9 +20,8 @@ class Owner:
         job = make_job("elastic", slices=workers, partitions=1)
         self.workers = tuple(f"w{number}" for number in range(workers))
         self.sent: list[tuple[str, Message]] = []
-        self.server = SuperstepServer(
-            "w0", job, lambda to, message: self.sent.append((to, message)), Stores(job)
-        )
+        io = NodeIo("w0", job, lambda to, message: self.sent.append((to, message)), lambda command: None)
+        self.server = SuperstepServer(io, Stores(job))
         self.server.prepare(Prepare(1, 0, INITIAL))
         self.server.fetch(Fetch(1, 0, Role.OWNER, INITIAL, Source(SourceKind.INITIAL, "")), 0)
         share = tuple((worker, 1 << number) for number, worker in enumerate(self.workers))

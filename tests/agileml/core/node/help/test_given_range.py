@@ -10,6 +10,7 @@ import numpy as np
 from agileml.core.node.help.given_range import GivenRanges
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Compute, Computed
+from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.help_messages import HelpParams
 from agileml.core.protocol.view import INITIAL, View
 from straggler.flexrr.protocol import Bundle, FlexRrParameters
@@ -35,7 +36,7 @@ VIEW = View(
 
 def test_a_bundle_that_was_computed_before_a_rollback_is_none_of_the_same_range_after_it():
     orders: list[Compute] = []
-    ranges = GivenRanges(JOB, lambda to, message: None, orders.append)
+    ranges = GivenRanges(NodeIo("a", JOB, lambda to, message: None, orders.append))
 
     def begin(view: View) -> Computed:
         ranges.adopt(view)
@@ -53,7 +54,7 @@ def test_a_bundle_that_was_computed_before_a_rollback_is_none_of_the_same_range_
 def test_parameters_of_a_clock_are_kept_until_it_ends_and_no_longer():
     """They are a model's worth of memory."""
     orders: list[Compute] = []
-    ranges = GivenRanges(JOB, lambda to, message: None, orders.append)
+    ranges = GivenRanges(NodeIo("a", JOB, lambda to, message: None, orders.append))
     ranges.adopt(VIEW)
     for task, bundle in ((TASK, 0x40), (Task(TaskKind.HELP, Bundle(3, 1, 1, 2)), 0x20)):
         ranges.begin(task, (bundle,))
