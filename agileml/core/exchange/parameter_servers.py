@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agileml.application import Replica
@@ -10,24 +10,9 @@ from agileml.core.controller.control import Control
 from agileml.core.node.server import Server
 from agileml.core.node.sources.stores import Stores
 from agileml.core.node.worker import Worker
-from agileml.core.protocol.commands import Broken, Crossed, Gathered, Met, Reduced
-from agileml.core.protocol.exchange import ChangeGate, LiveCopies, NodeIo, NodeParts
-from agileml.core.protocol.messages import (
-    Crossing,
-    CrossingAck,
-    Fetch,
-    GroupFailed,
-    Meet,
-    Message,
-    Promise,
-    Push,
-    Role,
-    Source,
-)
-from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
-from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
+from agileml.core.protocol.exchange import ChangeGate, Combiner, LiveCopies, NodeIo, NodeParts
+from agileml.core.protocol.messages import Fetch, Promise, Push, Role, Source
 from agileml.core.protocol.view import CutId, View
-from agileml.events.terms import Trigger
 
 
 @dataclass(frozen=True)
@@ -66,62 +51,16 @@ class ServerExchange:
         return NodeParts(server, Worker(io), DirectPushes(io.me, server))
 
     def gate(self, control: Control) -> ChangeGate:
-        return OpenGate()
+        return ChangeGate()
 
 
-class DirectPushes:
+class DirectPushes(Combiner):
     """Hands every push to the server on this machine. There is no group, so nothing pauses or breaks."""
 
     def __init__(self, me: str, server: Server) -> None:
         self._me = me
         self._server = server
 
-    @property
-    def is_paused(self) -> bool:
-        return False
-
     def push(self, sender: str, message: Push, now_s: float) -> None:
         """Count a bundle. Only arrays from another machine may be overwritten."""
         self._server.push(sender, message, now_s, given=sender != self._me)
-
-    def prepare(self) -> None: ...
-
-    def adopt(self, view: View) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def meet(self, message: Meet) -> None: ...
-
-    def met(self, event: Met) -> None: ...
-
-    def crossed(self, event: Crossed) -> None: ...
-
-    def crossing(self, sender: str, message: Crossing | CrossingAck) -> None: ...
-
-    def reduced(self, event: Reduced, now_s: float) -> None: ...
-
-    def gathered(self, event: Gathered, now_s: float) -> None: ...
-
-    def broken(self, event: Broken) -> None: ...
-
-    def superstep(
-        self, sender: str, message: NextSuperstep | SuperstepFixed | StepsReceived, now_s: float
-    ) -> None: ...
-
-    def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None: ...
-
-    def reports(self) -> Iterable[Message]:
-        return ()
-
-    def resend(self) -> None: ...
-
-
-class OpenGate:
-    """A change may begin at once, because a push that it interrupts is sent again."""
-
-    def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
-        return trigger
-
-    def failed(self, node: str, message: GroupFailed) -> None: ...
-
-    def resend(self) -> None: ...

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from agileml.core.change.broken_links import patience_s
 from agileml.core.controller.control import Control
 from agileml.core.protocol.commands import HaltKind
+from agileml.core.protocol.exchange import ChangeGate
 from agileml.core.protocol.messages import GroupFailed, Pause, Status
 from agileml.core.protocol.view import View
 from agileml.events.run import ExchangeFailed
@@ -27,7 +28,7 @@ MOST_FAILURES = 5  # groups in a row that may fail without a clock in between
 FAILING_FOR = 3.0
 
 
-class ClockPause:
+class ClockPause(ChangeGate):
     """Decides when a change may begin: when the machines have stopped, or at once where it cannot wait."""
 
     def __init__(self, control: Control) -> None:
@@ -35,10 +36,7 @@ class ClockPause:
         self._asked: tuple[int, Trigger] | None = None  # the epoch that is to pause, and why
 
     def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
-        """The trigger of a change that may begin now; None if there is no trigger, or the machines have not paused.
-
-        `move_s`: the seconds that copying what leavers hold is expected to take.
-        """
+        """The trigger of a change that may begin now; None if there is no trigger, or the machines have not paused."""
         control, view = self._control, self._control.view
         if view is None or control.is_restarted:
             return trigger
@@ -91,9 +89,6 @@ class ClockPause:
             status = control.members.nodes[node].status
             if status is None or not (status.is_paused and status.epoch == view.epoch):
                 control.send(node, Pause(view.epoch))
-
-    def failed(self, node: str, message: GroupFailed) -> None:
-        """Do nothing: there is no group that could fail."""
 
 
 class StagePause(ClockPause):

@@ -19,8 +19,6 @@ it. So with shares, too, a partition of a replica is at t or t + 1, and the owne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from agileml.core.node.server import Server
 from agileml.core.node.sources.resident import ResidentTables
 from agileml.core.node.worker import Worker
@@ -29,7 +27,6 @@ from agileml.core.parameters.whole_updates import summed_blocks, whole_blocks
 from agileml.core.protocol.commands import (
     Abandon,
     Broken,
-    Crossed,
     Form,
     Gather,
     Gathered,
@@ -38,31 +35,19 @@ from agileml.core.protocol.commands import (
     Reduce,
     Reduced,
 )
-from agileml.core.protocol.exchange import NodeIo
-from agileml.core.protocol.messages import (
-    CONTROLLER,
-    Ack,
-    Crossing,
-    CrossingAck,
-    GroupFailed,
-    Meet,
-    Message,
-    Push,
-    TimedPush,
-)
-from agileml.core.protocol.pool_messages import BundleDrawn, DrawBundle
-from agileml.core.protocol.superstep_messages import NextSuperstep, StepsReceived, SuperstepFixed
+from agileml.core.protocol.exchange import Combiner, NodeIo
+from agileml.core.protocol.messages import CONTROLLER, Ack, GroupFailed, Meet, Push, TimedPush
 from agileml.core.protocol.view import View
 from straggler.coverage import Units, Verdict, judge, union
 
 
-class Reducer:
+class Reducer(Combiner):
     """Stands between a worker and the replica on its own machine."""
 
     def __init__(self, io: NodeIo, worker: Worker, server: Server) -> None:
         self.me = io.me
         self.job = io.job
-        self.is_paused = False
+        self._is_paused = False
         self._worker = worker
         self._server = server
         self._send = io.send
@@ -101,7 +86,7 @@ class Reducer:
         self._held.clear()
         self._met.clear()
         self._failure = None
-        self.is_paused = self._wants_pause = self._is_to_pause = self._has_summed = False
+        self._is_paused = self._wants_pause = self._is_to_pause = self._has_summed = False
         self._is_gathering = False
         self._compute_s = 0.0
 
@@ -139,20 +124,6 @@ class Reducer:
         if self._view is not None and self._failure is not None:
             self._send(CONTROLLER, self._failure)
 
-    def superstep(
-        self, sender: str, message: NextSuperstep | SuperstepFixed | StepsReceived, now_s: float
-    ) -> None: ...
-
-    def drawn(self, sender: str, message: DrawBundle | BundleDrawn) -> None: ...
-
-    def reports(self) -> Iterable[Message]:
-        """Nothing: a group's work is reported by clocks."""
-        return ()
-
-    def crossed(self, event: Crossed) -> None: ...
-
-    def crossing(self, sender: str, message: Crossing | CrossingAck) -> None: ...
-
     def broken(self, event: Broken) -> None:
         """Tell the controller that the group cannot add up any more; it will begin a change."""
         if self._is_current(event.epoch):
@@ -163,6 +134,10 @@ class Reducer:
         return self._view is not None and self._view.epoch == epoch
 
     # -- clocks ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
 
     def pause(self) -> None:
         """Ask all machines to stop after a clock, with the next sum of partition 0."""
@@ -235,7 +210,7 @@ class Reducer:
         held, self._held = self._held, []
         for found in held:
             self._apply(found, now_s)
-        self.is_paused = self._is_to_pause
+        self._is_paused = self._is_to_pause
 
     def _apply(self, event: Reduced, now_s: float) -> None:
         blocks = summed_blocks(self.job.layout.tables, event.blocks)
@@ -257,7 +232,7 @@ class Reducer:
 
     def _go_on(self) -> None:
         """Hand over, in order, all partitions to which this machine has nothing left to add."""
-        while self._view and not self.is_paused and self._clock < self.job.clocks:
+        while self._view and not self._is_paused and self._clock < self.job.clocks:
             at = (self._clock, self._next)
             if self._next < 0:
                 if self._away or self._is_gathering:

@@ -42,12 +42,14 @@ if TYPE_CHECKING:
 LiveCopies = Mapping[int, tuple[ShardState, Sequence[str]]]
 
 
-class Combiner(Protocol):
-    """Stands behind one machine's worker: decides where its contributions go."""
+class Combiner:
+    """Stands behind one machine's worker: decides where its contributions go. What an exchange does not need does
+    nothing."""
 
     @property
     def is_paused(self) -> bool:
         """True while this machine has stopped between two clocks because a change is to come."""
+        return False
 
     def prepare(self) -> None:
         """Stop the work under way, because a change begins."""
@@ -57,6 +59,7 @@ class Combiner(Protocol):
 
     def push(self, sender: str, message: Push, now_s: float) -> None:
         """Take a bundle that a worker has pushed."""
+        raise NotImplementedError
 
     def pause(self) -> None:
         """Stop after a clock, as the controller asks the machines at work to."""
@@ -92,6 +95,7 @@ class Combiner(Protocol):
 
     def reports(self) -> Iterable[Message]:
         """The messages to send to the controller with every heartbeat."""
+        return ()
 
     def resend(self) -> None:
         """Send unanswered messages again."""
@@ -116,14 +120,16 @@ class NodeParts:
     combiner: Combiner
 
 
-class ChangeGate(Protocol):
-    """Tells the controller when a membership change may begin."""
+class ChangeGate:
+    """Tells the controller when a membership change may begin. With parameter servers at once, because a push that it
+    interrupts is sent again."""
 
     def settle(self, trigger: Trigger | None, move_s: Callable[[], float]) -> Trigger | None:
         """The reason for a change that may begin now; None while there is no reason, or the change must wait.
 
         `move_s`: the seconds that copying what leavers hold is expected to take.
         """
+        return trigger
 
     def failed(self, node: str, message: GroupFailed) -> None:
         """Record that a machine's group cannot add up any more."""

@@ -71,7 +71,7 @@ def a_pause_that_nobody_hears_of_again(original, self, trigger, move_s):
 def a_pause_takes_effect_at_once(original, self):
     """Some stop before a clock that others have begun."""
     original(self)
-    self.is_paused = True
+    self._is_paused = True
 
 
 @replaces(Reducer.broken, mode="allreduce", caught_by=550)
