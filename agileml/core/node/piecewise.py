@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from agileml.core.compute.cursor import Cursor
 from agileml.core.node.reading import Blocks, Rows
+from agileml.core.node.time_spent import Doing
 from agileml.core.node.worker import Worker
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import Begin, Begun, Compute
@@ -51,6 +52,19 @@ class PiecewiseWorker(Worker, Generic[AnyPiece]):
         super().__init__(io)
         self._now: AnyPiece | None = None  # pulled or computed
         self._pushed: dict[tuple[int, Units], AnyPiece] = {}  # computed, and not counted by all partitions
+
+    @property
+    def doing(self) -> Doing:
+        if self._now is not None:
+            return Doing.PULL if self._now.order is None else Doing.COMPUTE
+        if self._pushed:
+            return Doing.PUSH
+        return Doing.PULL if self._wants_more else Doing.IDLE
+
+    @property
+    @abstractmethod
+    def _wants_more(self) -> bool:
+        """True while this worker asks for its next piece."""
 
     def _take_up(self, piece: AnyPiece) -> None:
         self._now = piece

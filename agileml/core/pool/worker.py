@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 
 from agileml.core.node.piecewise import Piece, PiecewiseWorker
-from agileml.core.node.time_spent import Doing
 from agileml.core.protocol.commands import Begin, Computed
 from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Behind, Push
@@ -27,14 +26,7 @@ class PoolWorker(PiecewiseWorker[Piece]):
         self._begun: deque[Piece] = deque()  # of the view before, to be asked for
 
     @property
-    def doing(self) -> Doing:
-        """The present activity of the worker."""
-        if self._now is not None:
-            return Doing.PULL if self._now.order is None else Doing.COMPUTE
-        return Doing.PUSH if self._pushed else Doing.PULL if self._is_drawing else Doing.IDLE
-
-    @property
-    def _is_drawing(self) -> bool:
+    def _wants_more(self) -> bool:
         view = self._view
         return view is not None and self.me in view.workers() and self._now is None and len(self._pushed) < 2
 
@@ -61,7 +53,7 @@ class PoolWorker(PiecewiseWorker[Piece]):
 
     def _go_on(self) -> None:
         """Draw the next bundle once there is nothing to compute."""
-        if self._is_drawing:
+        if self._wants_more:
             assert self._view is not None
             wants = tuple(piece.key for piece in list(self._begun)[:1])
             self._send(self._server_of(0), DrawBundle(self._view.epoch, self._number, wants))

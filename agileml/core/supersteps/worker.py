@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agileml.core.node.piecewise import Piece, PiecewiseWorker
-from agileml.core.node.time_spent import Doing
 from agileml.core.protocol.commands import Begin, Computed
 from agileml.core.protocol.exchange import NodeIo
 from agileml.core.protocol.messages import Behind, MinibatchParams, MinibatchPush
@@ -40,16 +39,7 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
         self._todo: list[int] = []  # positions of this superstep
 
     @property
-    def doing(self) -> Doing:
-        """The present activity of the worker."""
-        if self._now is not None:
-            return Doing.PULL if self._now.order is None else Doing.COMPUTE
-        if self._pushed:
-            return Doing.PUSH
-        return Doing.PULL if self._is_asking else Doing.IDLE
-
-    @property
-    def _is_asking(self) -> bool:
+    def _wants_more(self) -> bool:
         found = self._supersteps
         return found is not None and self.me in found.workers and self._first < found.end
 
@@ -78,7 +68,7 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
         """Begin the next minibatch, or ask for the next superstep once all of this one are counted."""
         assert self._view is not None
         if not self._todo:
-            if self._is_asking and not self._pushed:
+            if self._wants_more and not self._pushed:
                 self._send(self._server_of(0), NextSuperstep(self._view.epoch, self._first))
             return
         self.clock, unit = divmod(self._todo.pop(0), self.job.units)
