@@ -136,7 +136,7 @@ class Bench:
             name = f"m{i}"
             self.machines[name] = Machine(name)
             tier = Tier.RELIABLE if i < reliable else Tier.TRANSIENT
-            self.tell(NodeUp(name, tier, f"a{i // 50}", admitted=True))
+            self.tell(NodeUp(name, tier, admitted=True))
         for machine in self.machines.values():
             self.tell(Received(machine.name, machine.status()))
 

@@ -169,7 +169,7 @@ class Cluster:
         for link in wait([host.link for host in self.hosts], POLL_S):
             match link.recv():  # type: ignore[union-attr]
                 case Up(name, address):
-                    self.head.register(address, NodeUp(name, self._tier[name], "", True))
+                    self.head.register(address, NodeUp(name, self._tier[name], True))
                 case Gone(name):
                     self.head.tell(NodeDown(name, Loss.PROCESS_ENDED))
         state = self.head.state()

@@ -71,7 +71,7 @@ def clocks_of(spec: RunSpec, folder: Path) -> list[float]:
         machine = Machine(f"m{number}", spec, spec.build(), HOST, keys, head.address, Hardware(1, 1.0))
         machines.append(machine)
         machine.start()
-        head.register(machine.address, NodeUp(machine.name, tier, "", True))
+        head.register(machine.address, NodeUp(machine.name, tier, True))
     seconds: list[float] = []
     try:
         while True:

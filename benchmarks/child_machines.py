@@ -255,7 +255,7 @@ def train(
             machines.tell((spec, (keys.public, keys.secret), head.address))
             for rank, address in enumerate(address for each in machines.answers() for address in each):
                 tier = Tier.RELIABLE if rank < wanted.reliable else Tier.TRANSIENT
-                head.register(address, NodeUp(f"m{rank}", tier, "", True))
+                head.register(address, NodeUp(f"m{rank}", tier, True))
             ends = ends_of_clocks(head, note, limit_s)
         finally:
             machines.tell("stop")

@@ -172,7 +172,7 @@ class Rig:
                 addresses = [self._pipes[rank].recv() for rank in range(count)]
                 for rank, (address, tier) in enumerate(zip(addresses, tiers, strict=True)):
                     admitted = rank < count - waiting
-                    head.register(address, NodeUp(address.name, tier, "", admitted))
+                    head.register(address, NodeUp(address.name, tier, admitted))
                 self._follow(head, ran, count, watch)
             finally:
                 with contextlib.suppress(EOFError, OSError):  # killed with this process

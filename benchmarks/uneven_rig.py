@@ -151,7 +151,7 @@ class UnevenRun:
         hardware = Hardware(1, self.spec.speed_of(name, tier))
         address = self._machines[name].start(name, self.spec, self._keys, self._head.address, hardware)
         capacity = self._loads[int(name[1:])] if self._loads else 1.0
-        self._head.register(address, NodeUp(name, tier, "", admitted, capacity))
+        self._head.register(address, NodeUp(name, tier, admitted, capacity))
 
     def train(self) -> Trial:
         """Train to the end."""

@@ -116,7 +116,7 @@ class ActorGroup:
         name = self._spec.machine_name(next(self._numbers))
         hardware = self._hardware(name, node)
         capacity = capacity_of(self._spec.config, hardware.cores, node.speed)
-        up = NodeUp(name, Tier(str(node.tier)), node.allocation, admitted, capacity, deadline_s)
+        up = NodeUp(name, Tier(str(node.tier)), admitted, capacity, deadline_s)
         handle = start_machine(name, node.node_id, self._spec, hardware, self._env)
         self._actors[name] = StartedActor(name, node, up, handle, handle.public_key.remote())
         self._by_node[node.node_id] = name

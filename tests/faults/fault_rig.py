@@ -95,7 +95,7 @@ class FaultRig(Rig):
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         machine = super().add(tier, admitted=admitted)
-        self._ups[machine.name] = NodeUp(machine.name, tier, "", admitted)
+        self._ups[machine.name] = NodeUp(machine.name, tier, admitted)
         return machine
 
     def kill(self, name: str) -> None:

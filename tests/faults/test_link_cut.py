@@ -80,7 +80,7 @@ class NearRig(FaultRig):
             process.stdin.write(base64.b64encode(pickle.dumps(told)).decode() + "\n")
             process.stdin.flush()
             address = pickle.loads(base64.b64decode(process.stdout.readline()))  # noqa: S301  our own child
-            self.head.register(address, NodeUp(name, Tier.TRANSIENT, "", admitted=True))
+            self.head.register(address, NodeUp(name, Tier.TRANSIENT, admitted=True))
             yield
         finally:
             process.stdin.close()

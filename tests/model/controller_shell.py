@@ -88,7 +88,7 @@ class ControllerShell:
         simulated = SimulatedController(controller.name, controller=controller)
         self.sim.controllers.append(simulated)
         for node in self.sim.nodes.values():
-            self.sim.tell(simulated, NodeUp(node.name, node.tier, "", node.admitted, node.capacity))
+            self.sim.tell(simulated, NodeUp(node.name, node.tier, node.admitted, node.capacity))
             if node.is_dead:  # whoever starts a controller knows, sooner or later
                 self.sim.after(
                     self.sim.rng.uniform(0.0, 5.0), lambda n=node: self.sim.faults.report_down(n.name)

@@ -118,7 +118,7 @@ class NodeShell:
         simulated.stage = SimulatedStage(self.sim, simulated) if self.sim.job.pipeline is not None else None
         self.sim.nodes[name] = simulated
         for controller in self.sim.controllers:
-            self.sim.tell(controller, NodeUp(name, tier, "", admitted, simulated.capacity))
+            self.sim.tell(controller, NodeUp(name, tier, admitted, simulated.capacity))
         self.sim.after(self.sim.rng.uniform(0, TICK_S), lambda: self.tick(simulated))
 
     def tick(self, simulated: SimulatedNode) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agileml.core.protocol.inputs import Measured
+from agileml.core.protocol.inputs import Measured, NodeUp
 from agileml.core.protocol.messages import Status
 from agileml.core.stage.placement import Machines
 from agileml.events.terms import Loss, Tier
@@ -17,7 +17,6 @@ class Member:
 
     name: str
     tier: Tier
-    allocation: str
     admitted: bool
     last_message_s: float
     up_s: float
@@ -92,21 +91,12 @@ class Membership:
     checked_s: float = 0.0  # the last `check`
     awake_since_s: float = 0.0  # checks came without a gap since then; earlier silence may be our own fault
 
-    def up(
-        self,
-        node: str,
-        tier: Tier,
-        allocation: str,
-        admitted: bool,
-        now_s: float,
-        capacity: float = 1.0,
-    ) -> None:
+    def up(self, event: NodeUp, now_s: float) -> None:
         """Add a machine that has appeared. A repeat changes nothing."""
-        assert capacity > 0, (node, capacity)
-        if node not in self.nodes:
-            self.nodes[node] = Member(
-                node, tier, allocation, admitted, last_message_s=now_s, up_s=now_s, capacity=capacity
-            )
+        assert event.capacity > 0, event
+        if event.node not in self.nodes:
+            about = event.node, event.tier, event.admitted
+            self.nodes[event.node] = Member(*about, now_s, now_s, capacity=event.capacity)
 
     def record_message(self, node: str, now_s: float) -> Member | None:
         """Record a message of a machine, and return the machine; None if it is unknown, gone or released.

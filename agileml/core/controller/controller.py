@@ -178,13 +178,13 @@ class Controller:
         """Take an event, begin the next step that it allows, and return the commands for the shell. Without `acts`
         another event follows at once that begins it: to look for the next step is to look at every machine."""
         control = self._control
-        control.begin_event(now_s)
+        control.now_s = now_s
         if control.is_halted:
             return []
         match event:
             case NodeUp():
                 admitted = event.admitted or (self.view is not None and event.node in self.view.members)
-                control.up(event, now_s, admitted=admitted)
+                control.members.up(replace(event, admitted=admitted), now_s)
                 if event.deadline_s is not None:
                     self._notice(event.node, event.deadline_s)
             case NodeSeen():
@@ -196,7 +196,7 @@ class Controller:
                 self._stages.measured(event)
                 self._cuts.links.measured(event, now_s)
             case NodeFailed(up, failure):
-                control.up(up, now_s, admitted=up.admitted)
+                control.members.up(up, now_s)
                 self._quarantine.failed(up.node, failure)
             case NodeDown():
                 if control.members.gone(event.node):

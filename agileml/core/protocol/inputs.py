@@ -17,7 +17,6 @@ class NodeUp:
 
     node: str
     tier: Tier
-    allocation: str
     admitted: bool
     capacity: float = 1.0
     deadline_s: float | None = None

@@ -171,7 +171,7 @@ class Script:
         self.controller = self._new_controller()
         for machine in self.machines.values():
             if machine.name not in self.released:
-                self.tell(NodeUp(machine.name, machine.tier, "", admitted=machine.name not in waiting))
+                self.tell(NodeUp(machine.name, machine.tier, admitted=machine.name not in waiting))
 
     def tell(self, event: ControllerInput) -> list[ControllerCommand]:
         """An event, and everything that follows from it without time passing."""
@@ -232,7 +232,7 @@ class Script:
         for name in names:
             tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
             self.machines[name] = Machine(name, tier)
-            self.tell(NodeUp(name, tier, "", admitted))
+            self.tell(NodeUp(name, tier, admitted))
         for name in names:
             self.tell(Received(name, self.machines[name].status()))
 

@@ -11,7 +11,7 @@ from agileml.events.terms import Tier
 
 
 def up(name: str) -> NodeUp:
-    return NodeUp(name, Tier.RELIABLE, "a", True)
+    return NodeUp(name, Tier.RELIABLE, True)
 
 
 @given(st.lists(st.sampled_from(["it comes up", "it dies"])))

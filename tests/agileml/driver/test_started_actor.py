@@ -23,7 +23,7 @@ class Told:
 def started() -> tuple[StartedActor, list[float]]:
     told = Told()
     node = TieredNode("n1", "192.0.2.2", Tier.TRANSIENT, "spot-1")
-    return StartedActor("m1", node, NodeUp("m1", Tier.TRANSIENT, "spot-1", False), told, None), told.speeds
+    return StartedActor("m1", node, NodeUp("m1", Tier.TRANSIENT, False), told, None), told.speeds
 
 
 ADDRESS = Address("m1", "192.0.2.2", "tcp://192.0.2.2:1", "", 1)

@@ -351,7 +351,7 @@ class MarketRig:
                 process = Process(name, self.spec, self.spec.build(), NODE_IP, keys, head.address)
                 process.start()
                 self.backend.nodes.run(node.node_id, process)
-                head.register(process.address, NodeUp(name, node.tier, node.allocation, admitted))
+                head.register(process.address, NodeUp(name, node.tier, admitted))
                 self.fleet.started(node.node_id)
             case Admitted(node_id, speed):
                 name = self._names[node_id]

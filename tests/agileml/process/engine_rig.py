@@ -91,7 +91,7 @@ class Rig:
 
     def add(self, tier: Tier, *, admitted: bool = True) -> Machine:
         machine = self.begin(tier)
-        self.head.register(machine.address, NodeUp(machine.name, tier, "", admitted))
+        self.head.register(machine.address, NodeUp(machine.name, tier, admitted))
         return machine
 
     def begin(self, tier: Tier) -> Machine:

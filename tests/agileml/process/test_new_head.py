@@ -73,7 +73,7 @@ def test_a_new_controller_notes_the_loss_of_members_and_not_of_machines_that_had
         rig.machines[dead].stop()
         rig.kill_controller()
         for name in sorted(rig.killed):
-            rig.head.register_gone(NodeUp(name, Tier.TRANSIENT, "", True), Loss.GONE_BEFORE)
+            rig.head.register_gone(NodeUp(name, Tier.TRANSIENT, True), Loss.GONE_BEFORE)
 
     ran = FaultRig(values, tmp_path, watch).finish()
     assert len(left) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from agileml.core.change.broken_links import LEAST_S, LONGEST_S, BrokenLinks, choose
 from agileml.core.change.membership import Membership
+from agileml.core.protocol.inputs import NodeUp
 from agileml.core.protocol.view import INITIAL, View
 from agileml.events.terms import Tier
 
@@ -17,7 +18,7 @@ def make(*names):
     members.check(10.0)
     for name in names:
         tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
-        members.up(name, tier, "", True, 10.0)
+        members.up(NodeUp(name, tier, True), 10.0)
     return members, BrokenLinks(1.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agileml.core.change.membership import Membership
-from agileml.core.protocol.inputs import Measured
+from agileml.core.protocol.inputs import Measured, NodeUp
 from agileml.events.terms import Tier
 
 
@@ -12,7 +12,7 @@ def make(*names, at_s=10.0):
     members.check(at_s)
     for name in names:
         tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
-        members.up(name, tier, "", True, at_s)
+        members.up(NodeUp(name, tier, True), at_s)
         members.nodes[name].ready_since_s = at_s
     return members
 
@@ -117,7 +117,7 @@ def test_who_may_hold_things():
 def test_being_told_twice_changes_nothing():
     members = make("t")
     members.nodes["t"].deadline_s = 50.0
-    members.up("t", Tier.RELIABLE, "other", False, 12.0)
+    members.up(NodeUp("t", Tier.RELIABLE, False), 12.0)
     assert members.nodes["t"].deadline_s == 50.0
     assert members.nodes["t"].tier is Tier.TRANSIENT
 
@@ -125,7 +125,7 @@ def test_being_told_twice_changes_nothing():
 def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_asked_for():
     members = Membership(1.0)
     for name, cores in (("a", 4.0), ("b", 8.0), ("c", 8.0)):
-        members.up(name, Tier.RELIABLE, "", True, 0.0, cores)
+        members.up(NodeUp(name, Tier.RELIABLE, True, cores), 0.0)
     machines = members.expected()
     by_cores = {"a": 4.0, "b": 8.0, "c": 8.0}
     assert members.weighted(machines, by_speed=True).weights == by_cores
@@ -139,7 +139,7 @@ def test_machines_weigh_as_much_as_their_cores_until_their_speed_is_known_and_as
 def test_the_speed_of_a_stage_counts_by_its_layers_and_one_that_stood_by_is_as_the_mean():
     members = Membership(1.0)
     for name, rate, cost in (("a", 100, 1.0), ("b", 50, 4.0), ("c", 100, None)):
-        members.up(name, Tier.RELIABLE, "", True, 0.0, 8.0 if name == "a" else 2.0)
+        members.up(NodeUp(name, Tier.RELIABLE, True, 8.0 if name == "a" else 2.0), 0.0)
         for at_s in (1, 2):
             members.nodes[name].measure(reported(name, at_s, rate * at_s), cost)
     machines = members.expected()
@@ -151,7 +151,7 @@ def test_the_speed_of_a_stage_counts_by_its_layers_and_one_that_stood_by_is_as_t
 
 def test_units_of_two_stages_in_one_report_say_nothing_of_a_machines_speed():
     members = Membership(1.0)
-    members.up("a", Tier.RELIABLE, "", True, 0.0)
+    members.up(NodeUp("a", Tier.RELIABLE, True), 0.0)
     member = members.nodes["a"]
     for at_s, units, cost, speed in (
         (1, 100, 1.0, None),
@@ -171,8 +171,8 @@ def reported(name: str, at_s: float, units: int) -> Measured:
 
 def test_a_machine_that_waits_is_admitted_for_another_one():
     members = Membership(1.0)
-    members.up("a", Tier.RELIABLE, "", True, 0.0)
-    members.up("b", Tier.TRANSIENT, "", False, 0.0)
+    members.up(NodeUp("a", Tier.RELIABLE, True), 0.0)
+    members.up(NodeUp("b", Tier.TRANSIENT, False), 0.0)
     members.admit("b", 2.5)
     members.admit("b")
     machines = members.expected()
@@ -182,7 +182,7 @@ def test_a_machine_that_waits_is_admitted_for_another_one():
 
 def test_a_machines_speed_follows_its_latest_reports_and_idle_ones_say_nothing():
     members = Membership(1.0)
-    members.up("a", Tier.RELIABLE, "", True, 0.0)
+    members.up(NodeUp("a", Tier.RELIABLE, True), 0.0)
     member = members.nodes["a"]
     for compute_s, units in ((0.0, 0), (1.0, 100), (1.0, 100), (2.0, 150)):
         member.measure(reported("a", compute_s, units))

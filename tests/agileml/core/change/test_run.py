@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from agileml.core.change.change_plan import plan_change
 from agileml.core.change.run import ChangePhase, ChangeRun
+from agileml.core.protocol.inputs import NodeUp
 from agileml.core.protocol.messages import Installed, Promise, Role, Source, SourceKind
 from agileml.core.protocol.view import INITIAL
 from agileml.core.stage.placement import StageRule
@@ -63,7 +64,7 @@ def test_the_fetches_of_a_change_are_looked_through_once_however_many_answers_co
 def test_a_source_may_go_once_it_has_sent_everything():
     members = make("r", "t", "u")
     run = installing(members, make_job(partitions=2))
-    members.up("gone", Tier.TRANSIENT, "", True, 0.0)
+    members.up(NodeUp("gone", Tier.TRANSIENT, True), 0.0)
     source = Source(SourceKind.SHARD, "gone")
     fetches = tuple((node, replace(fetch, source=source)) for node, fetch in run.change.fetches)
     run.change = replace(run.change, fetches=fetches)

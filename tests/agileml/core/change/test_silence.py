@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agileml.core.change.membership import Membership
 from agileml.core.change.silence import awaited
-from agileml.core.protocol.inputs import NodeDown
+from agileml.core.protocol.inputs import NodeDown, NodeUp
 from agileml.core.stage.placement import StageRule
 from agileml.events.run import GaveUpWaiting, WaitingForSilent
 from agileml.events.terms import Loss, Tier
@@ -90,7 +90,7 @@ def test_a_new_controller_waits_for_members_that_it_never_heard(scripts):
 def test_only_silent_machines_that_may_come_back_are_awaited():
     members = Membership(timeout_s=1.0)
     for name in ("alive", "silent", "gone", "released", "long"):
-        members.up(name, Tier.RELIABLE, "", True, 100.0)
+        members.up(NodeUp(name, Tier.RELIABLE, True), 100.0)
     for name in ("silent", "gone", "released", "long"):
         members.nodes[name].is_silent = True
     members.nodes["gone"].is_gone = True

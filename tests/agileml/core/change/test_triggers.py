@@ -5,6 +5,7 @@ from __future__ import annotations
 from agileml.core.change.change_plan import plan_change
 from agileml.core.change.membership import Membership
 from agileml.core.change.triggers import slices_for, why_change, why_start
+from agileml.core.protocol.inputs import NodeUp
 from agileml.core.protocol.view import INITIAL
 from agileml.core.stage.placement import StageRule
 from agileml.events.terms import Cause, Tier, Trigger
@@ -18,7 +19,7 @@ def make(*names):
     members = Membership(timeout_s=1.0)
     for name in names:
         tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
-        members.up(name, tier, "", True, 0.0)
+        members.up(NodeUp(name, tier, True), 0.0)
         members.nodes[name].ready_since_s = 0.0
     return members
 
@@ -48,7 +49,7 @@ def test_nothing_to_do():
 def test_a_failure_comes_before_a_notice_and_a_notice_before_a_join():
     members = make("r", "t", "u", "v")
     view = view_of(members)
-    members.up("w", Tier.TRANSIENT, "", True, 0.0)
+    members.up(NodeUp("w", Tier.TRANSIENT, True), 0.0)
     members.nodes["w"].ready_since_s = 0.0
     assert why(members, view) == Trigger(Cause.JOIN, ("w",))
     members.nodes["u"].deadline_s = 60.0
@@ -83,7 +84,7 @@ def test_machines_that_come_together_join_together_unless_one_is_late():
     members = make("r")
     view = view_of(members)
     for name in ("t", "u"):
-        members.up(name, Tier.TRANSIENT, "a", True, 5.0)
+        members.up(NodeUp(name, Tier.TRANSIENT, True), 5.0)
     members.nodes["t"].ready_since_s = 5.0
     assert why(members, view, now_s=5.5) is None
     assert why(members, view, now_s=6.0) == Trigger(Cause.JOIN, ("t",))
@@ -111,11 +112,11 @@ def test_slices_are_dealt_once_for_machines_that_report_again_and_again():
     for _ in range(20):
         assert [slices_for(member, members, rule, 8) for member in members.nodes.values()] == first
     assert dealt == [2]
-    members.up("v", Tier.TRANSIENT, "", True, 0.0)
+    members.up(NodeUp("v", Tier.TRANSIENT, True), 0.0)
     loads = [slices_for(member, members, rule, 8) for member in members.nodes.values()]
     assert union(loads) == 0xFF and [load.bit_count() for load in loads] == [2, 2, 2, 2]
     for name in ("w", "x"):  # each of them waits for a word that it may join, and is dealt for apart
-        members.up(name, Tier.TRANSIENT, "", False, 0.0)
+        members.up(NodeUp(name, Tier.TRANSIENT, False), 0.0)
     for _ in range(20):
         assert [slices_for(members.nodes[name], members, rule, 8).bit_count() for name in "wx"] == [1, 1]
     assert dealt == [2, 3, 4, 4]

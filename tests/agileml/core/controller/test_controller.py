@@ -84,7 +84,7 @@ def test_machines_that_come_together_join_in_one_change(scripts):
     script = scripts()
     script.up("r0")
     for name in ("t1", "t2", "t3"):
-        script.tell(NodeUp(name, Tier.TRANSIENT, "a", admitted=True))
+        script.tell(NodeUp(name, Tier.TRANSIENT, admitted=True))
     before = script.view.epoch
     for name in ("t1", "t2", "t3"):
         script.up(name)
@@ -126,7 +126,7 @@ def test_a_late_machine_holds_up_the_others_no_longer_than_the_wait(scripts):
     script = scripts(join_wait_s=1.0)
     script.up("r0")
     script.up("t9")
-    script.tell(NodeUp("t2", Tier.TRANSIENT, "a", admitted=True))  # never ready
+    script.tell(NodeUp("t2", Tier.TRANSIENT, admitted=True))  # never ready
     script.machines["t2"] = Machine("t2", Tier.TRANSIENT, is_frozen=True)
     script.up("t1")
     assert script.workers == {"r0", "t9"}

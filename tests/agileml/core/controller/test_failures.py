@@ -172,7 +172,7 @@ def test_a_reliable_machine_that_is_not_ready_yet_takes_over_from_the_last_one(s
     script.up("r0", "t1")
     script.commit_cut()
     script.machines["r1"] = Machine("r1", Tier.RELIABLE)
-    script.tell(NodeUp("r1", Tier.RELIABLE, "", admitted=True))  # it has loaded nothing
+    script.tell(NodeUp("r1", Tier.RELIABLE, admitted=True))  # it has loaded nothing
     script.tell(NodeDown("r0", Loss.DISCONNECTED))
     script.wait(2.0)
     assert not script.halts
@@ -191,7 +191,7 @@ def test_the_process_of_the_only_reliable_machine_may_die_while_the_first_view_i
     script.tell(NodeLost("r0", Loss.DISCONNECTED))
     script.wait(1.0)
     script.machines["r1"] = Machine("r1", Tier.RELIABLE, is_frozen=True)
-    script.tell(NodeUp("r1", Tier.RELIABLE, "", admitted=True))
+    script.tell(NodeUp("r1", Tier.RELIABLE, admitted=True))
     script.tell(NodeDown("r0", Loss.PROCESS_DIED))
     assert script.controller.is_changing and not script.halts
     script.wake("r1")

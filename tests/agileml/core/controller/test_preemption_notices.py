@@ -113,7 +113,7 @@ def test_a_machine_that_comes_with_a_notice_gets_no_work_and_goes(scripts):
     script.up("r0")
     script.machines["t1"] = Machine("t1", Tier.TRANSIENT)
     for _ in range(2):
-        script.tell(NodeUp("t1", Tier.TRANSIENT, "", True, deadline_s=script.now_s + 60.0))
+        script.tell(NodeUp("t1", Tier.TRANSIENT, True, deadline_s=script.now_s + 60.0))
     script.wait(3.0)
     assert script.workers == {"r0"} and len(script.views) == 1
     assert script.released == ["t1"]

@@ -93,9 +93,7 @@ def test_a_process_that_cannot_start_counts_and_the_run_begins_without_it(script
     script = scripts(expected=3)
     script.up("r0", "t1")
     script.machines["t2"] = Machine("t2", Tier.TRANSIENT, is_frozen=True)
-    script.tell(
-        NodeFailed(NodeUp("t2", Tier.TRANSIENT, "", True), Failure("it cannot start", "T", Task.START))
-    )
+    script.tell(NodeFailed(NodeUp("t2", Tier.TRANSIENT, True), Failure("it cannot start", "T", Task.START)))
     script.wait(1.0)
     assert script.view.members == ("r0", "t1")
 
@@ -104,7 +102,7 @@ def test_a_joiner_that_does_not_get_ready_is_given_up(scripts) -> None:
     script = scripts(ready_limit_s=5.0)
     script.up("r0", "t1")
     script.machines["t2"] = Machine("t2", Tier.TRANSIENT, is_frozen=True)
-    script.tell(NodeUp("t2", Tier.TRANSIENT, "", True))
+    script.tell(NodeUp("t2", Tier.TRANSIENT, True))
     for _ in range(14):
         script.wait(0.5)
         script.tell(NodeSeen("t2"))
@@ -117,7 +115,7 @@ def test_a_reliable_machine_may_fail_while_another_is_still_expected(scripts) ->
     script = scripts(expected=3)
     failed = Failure("it cannot start", "T", Task.START)
     script.machines["r0"] = Machine("r0", Tier.RELIABLE, is_frozen=True)
-    script.tell(NodeFailed(NodeUp("r0", Tier.RELIABLE, "", True), failed))
+    script.tell(NodeFailed(NodeUp("r0", Tier.RELIABLE, True), failed))
     assert not script.halts
     script.up("r1", "t1")
     script.wait(1.0)
@@ -128,7 +126,7 @@ def test_a_run_that_cannot_begin_without_reliable_machines_ends(scripts) -> None
     script = scripts(expected=2)
     failed = Failure("it cannot start", "T", Task.START)
     script.machines["r0"] = Machine("r0", Tier.RELIABLE, is_frozen=True)
-    script.tell(NodeFailed(NodeUp("r0", Tier.RELIABLE, "", True), failed))
+    script.tell(NodeFailed(NodeUp("r0", Tier.RELIABLE, True), failed))
     script.up("t1")
     script.wait(1.0)
     assert script.halts[0].reason == "machine r0: it cannot start; no reliable machine is left to begin with"

@@ -19,7 +19,7 @@ def come_mute(script, name):
     """A machine comes that answers nothing: its user code does not give the interpreter up."""
     tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
     script.machines[name] = Machine(name, tier, is_frozen=True)
-    script.tell(NodeUp(name, tier, "", admitted=True))
+    script.tell(NodeUp(name, tier, admitted=True))
 
 
 def wait(script, seconds, *, seen=(), heard=()):

@@ -44,7 +44,7 @@ class Replicas(Script):
         for name in names:
             tier = Tier.RELIABLE if name[0] == "r" else Tier.TRANSIENT
             self.machines[name] = self.kind(name, tier)
-            self.tell(NodeUp(name, tier, "", admitted))
+            self.tell(NodeUp(name, tier, admitted))
         for name in names:
             self.tell(Received(name, self.machines[name].status()))
 
