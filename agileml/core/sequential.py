@@ -15,7 +15,7 @@ from agileml.application import Application, Array, LossScaleRule, Replica, Tabl
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import Inputs, UnitComputer
-from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers
+from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers, whole_slots
 from agileml.core.parameters.fold import Contribution, Fold
 from agileml.core.parameters.gradient_norm import SquareTree
 from agileml.core.parameters.gradient_norm import norm as norm_of
@@ -88,11 +88,7 @@ def train(
     with single_threaded() if deterministic else nullcontext():
         for clock in range(clocks):
             reads = work.reads(clock, bundles)
-            pulled = [
-                [block if rows is None else block[rows] for block, rows in zip(blocks, wanted, strict=True)]
-                for blocks, wanted in zip(here.blocks, reads.by_partition, strict=True)
-            ]
-            inputs = work.assemble(reads, pulled)
+            inputs = work.assemble(reads, reads.taken_from(here.blocks))
             totals = _totals(work, inputs, bundles, [Fold(deterministic) for _ in range(partitions)])
             if on_metrics is not None and totals[0].metrics:
                 on_metrics(clock, totals[0].metrics, whole)
@@ -101,8 +97,7 @@ def train(
                 on_scale(clock, LossScale.of(_scale_block(replica, here.blocks[0][index])))
             if on_clock is not None and on_clock(clock, totals[0].loss, totals[0].examples):
                 break
-    slots = (layout.whole_slot(_of_slot(here.states, slot)) for slot in range(optimizer.slots))
-    return Trained(whole(), tuple(slots))
+    return Trained(whole(), whole_slots(layout, here.states, optimizer.slots))
 
 
 class _Partitions:
@@ -164,11 +159,6 @@ def _totals(
         for fold, contribution in zip(folds, work.compute(inputs, bundle), strict=True):
             fold.add(bundle, contribution)
     return [fold.total() for fold in folds]
-
-
-def _of_slot(states: Sequence[Sequence[State]], slot: int) -> list[list[Array | None]]:
-    """One array of the optimizer's state of every partition and table."""
-    return [[arrays[slot] if arrays else None for arrays in state] for state in states]
 
 
 def _leave_to(

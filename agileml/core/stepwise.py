@@ -15,7 +15,7 @@ from agileml.application import Application, Array
 from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import UnitComputer
-from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers
+from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers, whole_slots
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.minibatch_steps import per_minibatch
@@ -141,12 +141,8 @@ class Stepwise:
                         f"found minibatch {step.position} computed from steps {step.reads}, expected steps that come "
                         "before it"
                     )
-        states = [partition.state for partition in self._partitions]
-        slots = []
-        for slot in range(self._optimizer.slots):
-            arrays = [[each[slot] if each else None for each in state] for state in states]
-            slots.append(self._layout.whole_slot(arrays))
-        return Trained(self._layout.whole([p.blocks for p in self._partitions]), tuple(slots))
+        slots = whole_slots(self._layout, [p.state for p in self._partitions], self._optimizer.slots)
+        return Trained(self._layout.whole([p.blocks for p in self._partitions]), slots)
 
     @property
     def _left(self) -> int:
@@ -184,11 +180,7 @@ class Stepwise:
         bundle = 1 << unit
         reads = self._work.reads(clock, [bundle])
         versions = [at.read(read) for at, read in zip(self._partitions, step.reads, strict=True)]
-        pulled = [
-            [block if rows is None else block[rows] for block, rows in zip(blocks, wanted, strict=True)]
-            for blocks, wanted in zip(versions, reads.by_partition, strict=True)
-        ]
-        found = self._work.compute(self._work.assemble(reads, pulled), bundle)
+        found = self._work.compute(self._work.assemble(reads, reads.taken_from(versions)), bundle)
         if self._on_step is not None and step.position not in self._seen:
             self._seen.add(step.position)
             is_over = self._on_step(step.position, found[0])

@@ -16,7 +16,7 @@ from agileml.application import Array
 from agileml.config.hardware import ItemsAhead
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.threads import limited_threads
-from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
+from agileml.core.compute.unit_computer import Inputs, UnitComputer
 from agileml.core.parameters.fold import Contribution
 from agileml.core.protocol.commands import (
     Abort,
@@ -251,7 +251,6 @@ class ComputeThread(ComputeJobs):
         self._report = report
         self._load_kernels = load_kernels
         self.pace = pace or Pace()
-        self._reads: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None
         self._threads = 1 if work.deterministic else threads
         self._ahead = ItemsAhead(lambda: [os.getpid()])
         self._own_speed = self.pace.speed
@@ -291,11 +290,11 @@ class ComputeThread(ComputeJobs):
                 too_large = self._load(job)
                 self._report(Loaded(sum(1 << index for index in self._work.loaded), too_large))
             case Begin():
-                self._report(Begun(job, self._read(job.clock, job.bundles).by_partition))
+                self._report(Begun(job, self._work.loaded_reads(job.clock, job.bundles).by_partition))
             case Compute():
                 assert delivery is not None
                 if not job.cursor.is_aborted:
-                    reads = self._read(job.clock, job.bundles)
+                    reads = self._work.loaded_reads(job.clock, job.bundles)
                     if delivery.is_whole:
                         inputs = self._work.assemble(reads, delivery.all(), apart=job.is_help)
                     else:
@@ -383,12 +382,3 @@ class ComputeThread(ComputeJobs):
         paused_s = time.monotonic() - now_s
         self.pace.paused(paused_s)
         return paused_s
-
-    def _read(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
-        """The rows that the bundles read; cached, because the next computation needs them again."""
-        key = (clock, bundles)
-        if self._reads is None or self._reads[0] != key:
-            parts = self._work.parts
-            self._work.load(sorted({unit // parts for bundle in bundles for unit in members(bundle)}))
-            self._reads = (key, self._work.reads(clock, bundles))
-        return self._reads[1]

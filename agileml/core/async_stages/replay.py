@@ -18,7 +18,7 @@ from agileml.core.compute.contract import checked_tables, initial_values
 from agileml.core.compute.cursor import Cursor
 from agileml.core.compute.threads import single_threaded
 from agileml.core.compute.unit_computer import UnitComputer
-from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers
+from agileml.core.parameters.apply import State, apply_total, initial_state, partition_optimizers, whole_slots
 from agileml.core.parameters.layout import Layout
 from agileml.core.parameters.optimizer import Optimizer
 from agileml.core.protocol.commands import Arrange, Compute, Computed, Crossed
@@ -100,11 +100,8 @@ class StagesReplay:
         with single_threaded():
             for number, (each, (first, stop)) in enumerate(zip(stages, pairwise(ends), strict=True)):
                 self._between_changes(number, each, first, stop)
-        slots = []
-        for slot in range(self._optimizer.slots):
-            arrays = [[each[slot] if each else None for each in state] for state in self._states]
-            slots.append(self._layout.whole_slot(arrays))
-        return Trained(self._layout.whole(self._blocks), tuple(slots))
+        slots = whole_slots(self._layout, self._states, self._optimizer.slots)
+        return Trained(self._layout.whole(self._blocks), slots)
 
     def _between_changes(self, epoch: int, layers: StagesFrom, first: int, stop: int) -> None:
         edges = (0, *layers.ends)

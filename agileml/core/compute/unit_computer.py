@@ -41,6 +41,13 @@ class Reads:
     rows: Rows  # the union over the units
     by_partition: tuple[tuple[Array | None, ...], ...]
 
+    def taken_from(self, partitions: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """What is read of the blocks of all partitions."""
+        return [
+            [block if rows is None else block[rows] for block, rows in zip(blocks, wanted, strict=True)]
+            for blocks, wanted in zip(partitions, self.by_partition, strict=True)
+        ]
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -79,6 +86,7 @@ class UnitComputer:
         self.parts = parts
         self.deterministic = deterministic
         self._items: dict[int, Any] = {}
+        self._newest: tuple[tuple[int, tuple[Units, ...]], Reads] | None = None  # of `loaded_reads`
         self._streams: bool = can_stream(layout)
         # Buffers for each dense table, against page faults, by its number and the turn.
         self._wholes: dict[tuple[int, int], Array] = {}
@@ -122,6 +130,14 @@ class UnitComputer:
         by_unit = {number: self._reads_of(self.unit(clock, number)) for number in numbers}
         rows = self._union(list(by_unit.values()))
         return Reads(clock, by_unit, rows, tuple(self.layout.rows_by_partition(rows)))
+
+    def loaded_reads(self, clock: int, bundles: tuple[Units, ...]) -> Reads:
+        """As `reads`, with the slices that are not loaded yet. The last are kept: computing needs them again."""
+        key = clock, bundles
+        if self._newest is None or self._newest[0] != key:
+            self.load(sorted({unit // self.parts for unit in members(union(bundles))}))
+            self._newest = key, self.reads(clock, bundles)
+        return self._newest[1]
 
     def assemble(self, reads: Reads, pulled: Sequence[Sequence[Array]], *, apart: bool = False) -> Inputs:
         """Join the pulled blocks into whole tables. `pulled[p]`: partition p's blocks; of sparse tables, the rows in

@@ -48,6 +48,16 @@ def initial_state(
     )
 
 
+def whole_slots(
+    layout: Layout, states: Sequence[Sequence[State]], slots: int
+) -> tuple[dict[str, Array], ...]:
+    """The optimizer state of all partitions by slot, as whole tables."""
+    return tuple(
+        layout.whole_slot([[arrays[slot] if arrays else None for arrays in state] for state in states])
+        for slot in range(slots)
+    )
+
+
 def partition_optimizers(optimizer: Optimizer, layout: Layout, partition: int) -> tuple[Optimizer, ...]:
     """The optimizer of each table's block in a partition."""
     return tuple(

@@ -16,6 +16,7 @@ from agileml.core.protocol.job import PipelineRules
 from agileml.core.protocol.view import StageGroup
 from agileml.core.stage.placement import Machines, Placement, deal_slices, spread, stripe
 from agileml.core.stage.planned_stages import planned_stages
+from agileml.core.stage.shares import filled_weights
 from agileml.core.stage.unit_ranges import unit_ranges
 from straggler.coverage import span
 
@@ -108,7 +109,7 @@ def speeds_in_order(
     machines: Machines, nodes: Sequence[str], before: Sequence[StageGroup]
 ) -> tuple[float, ...]:
     """The machines' speeds in the order of the stages that they get if each has one."""
-    return tuple(_weights(_chosen(nodes, before, len(nodes)), machines.weights).values())
+    return tuple(filled_weights(_chosen(nodes, before, len(nodes)), machines.weights).values())
 
 
 def cut_stages(
@@ -238,12 +239,5 @@ def _groups(
 
 def _shares(group: Sequence[str], units: int, weights: Mapping[str, float]) -> tuple[tuple[str, int], ...]:
     """The units of each replica: neighbours, by the machines' weights."""
-    found = unit_ranges(units, _weights(group, weights))
+    found = unit_ranges(units, filled_weights(group, weights))
     return tuple((node, span(*ends)) for node, ends in found.items())
-
-
-def _weights(nodes: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:
-    """The machines' weights; one that is not listed has the mean of the others."""
-    known = [weights[node] for node in nodes if node in weights]
-    usual = sum(known) / len(known) if known else 1.0
-    return {node: weights.get(node, usual) for node in nodes}

@@ -29,7 +29,7 @@ def share_and_previous(
     `weights`: of machines; one that is not listed has the mean of the others.
     """
     workers = tuple(dict.fromkeys(placement.worker))
-    filled = _filled(workers, weights)
+    filled = filled_weights(workers, weights)
     deals_slices = job.balancer is None or job.alike > 1.0
     if deals_slices and len(set(filled.values())) == 1:
         return share_of_slices(job, placement.worker), placement.previous
@@ -82,7 +82,8 @@ def counts_by_weight(total: int, weights: Mapping[str, float], held: Mapping[str
     return counts
 
 
-def _filled(workers: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:
+def filled_weights(workers: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:
+    """The machines' weights; one that is not listed has the mean of the others."""
     known = [weights[worker] for worker in workers if worker in weights]
     usual = sum(known) / len(known) if known else 1.0
     return {worker: weights.get(worker, usual) for worker in workers}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agileml.application import Array
+from agileml.core.compute.arriving import bring
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse
 
@@ -33,11 +34,6 @@ class Summed:
     loss: float
     examples: int
     metrics: tuple[float, ...]
-
-
-def anonymous_file(name: str) -> int:
-    """A file in memory without a name in any folder; its memory is used as it is written."""
-    return os.memfd_create(name)
 
 
 def _aligned(size: int) -> int:
@@ -89,8 +85,7 @@ class SharedTables:
             for partition, piece in enumerate(pieces):
                 place = self.room(index, partition)
                 assert place is not None
-                if place.ctypes.data != piece.ctypes.data:
-                    place[:] = piece
+                bring(piece, place)
 
     def tables(self, counts: Sequence[int]) -> tuple[dict[str, Array], dict[str, Array]]:
         """(tables, rows of sparse tables) as read-only views; `counts[table]` rows of a sparse one are there."""

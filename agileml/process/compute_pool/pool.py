@@ -37,7 +37,7 @@ from agileml.core.protocol.commands import (
 )
 from agileml.core.protocol.messages import Failure
 from agileml.process.compute import ComputeJobs, Delivery, load_ahead
-from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
+from agileml.process.compute_pool.memory import Results, SharedTables, kept
 from agileml.process.compute_pool.orders import (
     Answer,
     ComputeSums,
@@ -93,9 +93,9 @@ class ComputePool(ComputeJobs):
         self._report = report
         self._load_kernels = load_kernels
         self._died = died
-        self._tables_fd = anonymous_file("proteus-parameters")
+        self._tables_fd = os.memfd_create("proteus-parameters")
         self.tables = SharedTables(work.layout, self._tables_fd)
-        self._help_fd = anonymous_file("proteus-help-parameters")  # takes memory as it is written
+        self._help_fd = os.memfd_create("proteus-help-parameters")  # takes memory as it is written
         self._help_tables = SharedTables(work.layout, self._help_fd)
         self._processes: list[_Process] = []
         self._choice = SplitChoice(start.splits) if len(start.splits) > 1 else None
@@ -162,7 +162,7 @@ class ComputePool(ComputeJobs):
     def _begin_process(self) -> _Process:
         ours, theirs = Pipe()
         life_read, life_write = os.pipe()
-        results_fd = anonymous_file("proteus-results")
+        results_fd = os.memfd_create("proteus-results")
         passed = (theirs.fileno(), life_read, self._tables_fd, self._help_fd, results_fd)
         popen = subprocess.Popen(
             [sys.executable, "-m", "agileml.process.compute_pool.process", *map(str, passed)],

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from agileml.application import Application, Array
+from agileml.application import Application
 from agileml.core.compute.pace import Pace
 from agileml.core.compute.threads import limited_threads, set_threads
 from agileml.core.compute.unit_computer import Inputs, Reads, UnitComputer
@@ -36,7 +36,7 @@ from agileml.process.compute_pool.orders import (
 )
 from agileml.process.user_failures import problem_of, warm_up
 from agileml.process.warm_up import load_kernels
-from straggler.coverage import Units, members, union
+from straggler.coverage import union
 
 
 class ComputeProcess:
@@ -51,7 +51,6 @@ class ComputeProcess:
         self._results = Results(results_fd)
         self._speed = start.speed
         self._pace = Pace(start.spec.pace_s, start.speed)
-        self._read: tuple[tuple[int, Units], Reads] | None = None
         application.started()  # only the machine itself needs initial values
         load_kernels(job)
         warm_up(application)
@@ -64,11 +63,9 @@ class ComputeProcess:
                 return [Ready()]
             case ReadRows():
                 self._results.clear()
-                return [
-                    RowsRead(
-                        tuple(map(self._results.write, self._rows(self._reads(order.clock, order.units))))
-                    )
-                ]
+                rows = self._work.loaded_reads(order.clock, (order.units,)).rows
+                sparse = [table.name for table in self._work.layout.tables if table.sparse]
+                return [RowsRead(tuple(self._results.write(rows[name]) for name in sparse))]
             case SetPace():
                 if order.speed is not None:
                     self._pace.speed = order.speed * self._speed
@@ -82,19 +79,9 @@ class ComputeProcess:
             case _:
                 raise AssertionError(order)
 
-    def _rows(self, reads: Reads) -> list[Array]:
-        return [reads.rows[table.name] for table in self._work.layout.tables if table.sparse]
-
-    def _reads(self, clock: int, units: Units) -> Reads:
-        """The rows that the units read; cached, because computing needs them again."""
-        if self._read is None or self._read[0] != (clock, units):
-            self._work.load(sorted({unit // self._work.parts for unit in members(units)}))
-            self._read = ((clock, units), self._work.reads(clock, [units]))
-        return self._read[1]
-
     def compute(self, order: ComputeSums, pipe: Connection) -> None:
         """Send the sum of each bundle as soon as it is there."""
-        mine = self._reads(order.clock, union(order.bundles))
+        mine = self._work.loaded_reads(order.clock, (union(order.bundles),))
         shared = self._help_tables if order.is_help else self._tables
         tables, rows = shared.tables(order.counts)
         inputs = Inputs(Reads(order.clock, mine.by_unit, rows, ()), tables, is_shared=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agileml.application import Table
 from agileml.core.parameters.fold import Contribution
 from agileml.core.parameters.layout import Dense, Layout, Sparse
-from agileml.process.compute_pool.memory import Results, SharedTables, anonymous_file, kept
+from agileml.process.compute_pool.memory import Results, SharedTables, kept
 
 LAYOUT = Layout((Table("w", 7, 9), Table("rows", 40, 3, "float64", sparse=True), Table("b", 1, 5)), 3)
 
@@ -25,7 +25,7 @@ def test_pulled_blocks_become_whole_tables_for_every_process(chosen: set[int], i
     }
     rows = {"rows": np.array(sorted(chosen), np.int64)}
     local = LAYOUT.rows_by_partition(rows)
-    fd = anonymous_file("test")
+    fd = os.memfd_create("test")
     here, there = SharedTables(LAYOUT, fd), SharedTables(LAYOUT, fd)
     os.close(fd)
     pulled = []
@@ -49,7 +49,7 @@ def test_pulled_blocks_become_whole_tables_for_every_process(chosen: set[int], i
 
 
 def test_sums_are_read_where_they_were_written_and_outlive_the_next_order_if_kept() -> None:
-    fd = anonymous_file("test")
+    fd = os.memfd_create("test")
     process, machine = Results(fd), Results(fd)
     big = np.arange(100_000, dtype=np.float32)
     sparse = Sparse(np.array([3, 9], np.int32), np.ones((2, 4)))
