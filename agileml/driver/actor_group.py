@@ -25,7 +25,7 @@ from agileml.driver.failures import Death, Failures, begin_error, cause_of, last
 from agileml.driver.process_ends import ProcessEnds
 from agileml.driver.ray_answers import RayAnswers
 from agileml.driver.started_actor import StartedActor
-from agileml.driver.startup import Startup, logs_folder
+from agileml.driver.startup import Startup
 from agileml.errors import ControllerLostError, RunError
 from agileml.events.terms import Loss, Task, Tier
 from agileml.net.events import Address
@@ -65,8 +65,8 @@ class ActorGroup:
         self._reader = OutboxReader[ForDriver]()
         self._head = start_head(HEAD_RESOURCE, spec, expected, self._env)
         what = "the controller's process"
-        public = startup.result(self._head.public_key.remote(), what, logs_folder, watch_head)
-        address = startup.result(self._begin_head(public), what, logs_folder, watch_head)
+        public = startup.result(self._head.public_key.remote(), what, watch_head)
+        address = startup.result(self._begin_head(public), what, watch_head)
         if address is None:
             raise RunError(f"{what} died while it started")
         self._head_address: Address = address

@@ -15,7 +15,7 @@ from agileml.driver.best_model import BestModel
 from agileml.driver.failures import halt_error
 from agileml.driver.last_spans import complete
 from agileml.driver.sent_bytes import SentBytes
-from agileml.driver.startup import TOLD_TO_STOP, Startup, logs_folder
+from agileml.driver.startup import TOLD_TO_STOP, Startup
 from agileml.driver.stop_signal import StopSignal
 from agileml.driver.work_table import WorkTable
 from agileml.errors import RunError
@@ -163,7 +163,7 @@ class RunLoop:
                 self._log_spent(state)
                 return state.finished
             if not state.stage:
-                self._startup.look(self._group.up, self._missing(), logs_folder)
+                self._startup.look(self._group.up, self._missing())
             if not changes:  # else there may be more
                 time.sleep(POLL_S)
 

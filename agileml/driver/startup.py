@@ -31,16 +31,19 @@ class Startup:
         say: Callable[[str], None],
         *,
         clock_s: Callable[[], float] = time.monotonic,
+        logs: Callable[[], Path | None] | None = None,
     ) -> None:
-        """limit_s: the longest wait for the next machine."""
+        """limit_s: the longest wait for the next machine. logs: where processes write what they print; None: where
+        Ray's do."""
         self._limit_s, self._stop_signal, self._say, self._clock_s = limit_s, stop_signal, say, clock_s
+        self._logs = logs or logs_folder
         self._since_s = clock_s()
         self._began_unix_s = time.time()
         self._up = 0
         self._said = ""
         self._has_shown = False
 
-    def look(self, up: int, missing: str, logs: Callable[[], Path | None]) -> None:
+    def look(self, up: int, missing: str) -> None:
         """Take note that `up` processes are up and what is `missing` (empty: nothing).
 
         Raises RunError after `limit_s` without another process, if something is missing.
@@ -55,14 +58,12 @@ class Startup:
             self._say(f"the run waits: it {missing}")
         if waited_s >= OUTPUT_S and not self._has_shown:
             self._has_shown = True
-            for text in newest_output(logs(), self._began_unix_s):
+            for text in newest_output(self._logs(), self._began_unix_s):
                 self._say(text)
         if waited_s >= self._limit_s:
             raise RunError(f"no machine came for machines.wait_s = {self._limit_s:g} s: the run {missing}")
 
-    def result(
-        self, reference: Any, what: str, logs: Callable[[], Path | None], watch_head: Callable[[], object]
-    ) -> Any:
+    def result(self, reference: Any, what: str, watch_head: Callable[[], object]) -> Any:
         """The result of a Ray call to a process that is just starting. watch_head: see `fleet.Fleet`; one answer of the
         head that is late ends no run. Raises RunError."""
         import ray
@@ -74,7 +75,7 @@ class Startup:
                 check_due_s = self._clock_s() + CHECK_S
             if self._stop_signal.is_asked:
                 raise RunError(TOLD_TO_STOP)
-            self.look(self._up, f"wants {what} to start", logs)
+            self.look(self._up, f"wants {what} to start")
         try:
             return ray.get(reference)
         except ray.exceptions.RayError as error:

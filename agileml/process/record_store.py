@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class RecordStore(Protocol):
@@ -40,6 +40,12 @@ class FileStore:
         return found[-1].read_text() if found else None
 
 
+def _kv() -> Any:
+    from ray.experimental import internal_kv
+
+    return internal_kv
+
+
 class GcsStore:
     """Records in the key-value store of a Ray cluster's head, which lives as long as the head."""
 
@@ -50,29 +56,23 @@ class GcsStore:
         return f"proteus/{self._run}/{number}".encode()
 
     def create(self, number: int, text: str) -> bool:
-        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
-
         # Ray repeats a call whose answer was lost: then the record that exists is our own.
         if (
-            _internal_kv_put(self._key(number), text.encode(), overwrite=False)
-            and _internal_kv_get(self._key(number)) != text.encode()
+            _kv()._internal_kv_put(self._key(number), text.encode(), overwrite=False)
+            and _kv()._internal_kv_get(self._key(number)) != text.encode()
         ):
             return False
-        _internal_kv_del(self._key(number - 8))  # only the newest is ever read
+        _kv()._internal_kv_del(self._key(number - 8))  # only the newest is ever read
         return True
 
     def newest(self) -> str | None:
-        from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
-
         prefix = f"proteus/{self._run}/".encode()
-        numbers = [int(key.rsplit(b"/", 1)[1]) for key in _internal_kv_list(prefix)]
+        numbers = [int(key.rsplit(b"/", 1)[1]) for key in _kv()._internal_kv_list(prefix)]
         if not numbers:
             return None
-        value = _internal_kv_get(self._key(max(numbers)))
+        value = _kv()._internal_kv_get(self._key(max(numbers)))
         return value.decode() if value else None
 
     def clear(self) -> None:
         """Delete all records of the run."""
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        _internal_kv_del(f"proteus/{self._run}/".encode(), del_by_prefix=True)
+        _kv()._internal_kv_del(f"proteus/{self._run}/".encode(), del_by_prefix=True)

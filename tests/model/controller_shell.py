@@ -82,10 +82,9 @@ class ControllerShell:
             recut=EAGER if s.restless else RecutRule(),
         )
         newest = max(self.sim.sealed, key=lambda checkpoint: checkpoint.name, default=None)
-        controller = Controller(
-            f"c{len(self.sim.controllers)}", self.sim.job, settings, s.plan, record, newest
-        )
-        simulated = SimulatedController(controller.name, controller=controller)
+        name = f"c{len(self.sim.controllers)}"
+        controller = Controller(name, self.sim.job, settings, s.plan, record, newest)
+        simulated = SimulatedController(name, controller=controller)
         self.sim.controllers.append(simulated)
         for node in self.sim.nodes.values():
             self.sim.tell(simulated, NodeUp(node.name, node.tier, node.admitted, node.capacity))

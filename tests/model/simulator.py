@@ -165,7 +165,8 @@ class Simulation(Timeline):
             ctl = c.controller
             lines.append(
                 f"{c.name} dead={c.is_dead} frozen={c.frozen_until_s:.1f} completed={ctl.completed} limit={ctl.limit}"
-                f" record={ctl.record.to_text()} {ctl.describe()}"
+                f" record={ctl.record.to_text()} change={ctl._control.change} cut={ctl._cuts._cut.next}"
+                f" is_writing={ctl._control.is_writing}"
             )
         for n in self.nodes.values():
             lines.append(

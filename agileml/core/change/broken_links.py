@@ -43,10 +43,9 @@ class BrokenLink:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The run goes on without `machine`, because of its link to `other`."""
+    """The run goes on without `machine`."""
 
     machine: str
-    other: str
     reason: str
 
 
@@ -86,7 +85,6 @@ class BrokenLinks:
         self._accused_s[given] = now_s
         return GiveUp(
             given,
-            second if given == first else first,
             f"{first} and {second} have not reached each other for {for_s:.0f} s, and {reason}",
         )
 

@@ -116,11 +116,6 @@ class UnitComputer:
         """The items of a slice that is loaded."""
         return self._items[index]
 
-    def drop(self, slices: Iterable[int]) -> None:
-        """Forget the items of these slices."""
-        for index in slices:
-            self._items.pop(index, None)
-
     def unit(self, clock: int, number: int) -> Unit:
         return Unit(clock, number // self.parts, number % self.parts, self.parts)
 

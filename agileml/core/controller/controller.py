@@ -87,7 +87,7 @@ __all__ = ["Controller", "ControllerSettings"]
 
 
 class Controller:
-    """The state machine of one controller process.
+    """The state machine of one controller process. `name`: of the process, unique in the run.
 
     `record` is the newest durable record (None: the run is new), `checkpoint` the newest whole checkpoint (None: there
     is none), from which a new run resumes.
@@ -116,16 +116,6 @@ class Controller:
         self._finish = RunFinish(self._control, self._cuts)
 
     # -- queries --------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The name of this process, unique in the run."""
-        return self._control.name
-
-    @property
-    def job(self) -> Job:
-        """The rules of the run."""
-        return self._control.job
 
     @property
     def record(self) -> Record:
@@ -162,11 +152,6 @@ class Controller:
     def reported(self) -> int:
         """The reports of all clocks before this one have come, to this controller or to an earlier one."""
         return self._control.log.reported
-
-    def describe(self) -> str:
-        """The steps under way, for debugging."""
-        control = self._control
-        return f"change={control.change} cut={self._cuts.next} is_writing={control.is_writing}"
 
     def count_members(self) -> tuple[int, int]:
         """Count the reliable and transient members that reported: of others a restarted controller knows no tier."""

@@ -65,11 +65,6 @@ class CutKeeper:
         return not self.is_torn and self.ending.is_last(self._control.record.committed, self._control.now_s)
 
     @property
-    def next(self) -> int | None:
-        """The clock of the open cut."""
-        return self._cut.next
-
-    @property
     def held(self) -> int | None:
         """The clock of the committed cut, if it must stay until it was judged."""
         every, clock = self._control.job.holds_every, self._control.record.committed.clock

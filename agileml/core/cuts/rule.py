@@ -40,7 +40,9 @@ class OpenCut:
         self._partitions = partitions
         self._stored: dict[int, int] = {}  # partition -> bytes
         self._extra = 1
-        self._left_s: float | None = None
+        self.left_s: float | None = (
+            None  # when parts began to travel, as far as is known; None: they have not
+        )
         self.next: int | None = None
 
     def name(self, version: int, interval: int, last: int) -> None:
@@ -55,22 +57,17 @@ class OpenCut:
 
     def _choose(self, clock: int, last: int) -> None:
         self._stored.clear()
-        self._left_s = None
+        self.left_s = None
         self.next = min(last, clock)
 
     def reached(self, version: int, now_s: float) -> None:
         """Record that an owner has reached `version`. At the clock of the cut, its parts begin to travel."""
-        if self.next is not None and version >= self.next and self._left_s is None:
-            self._left_s = now_s
-
-    @property
-    def left_s(self) -> float | None:
-        """When parts began to travel, as far as is known; None: they have not."""
-        return self._left_s
+        if self.next is not None and version >= self.next and self.left_s is None:
+            self.left_s = now_s
 
     def travel_s(self, now_s: float) -> float:
         """Seconds for which parts have been travelling, as far as is known."""
-        return 0.0 if self._left_s is None else now_s - self._left_s
+        return 0.0 if self.left_s is None else now_s - self.left_s
 
     def stored(self, partition: int, clock: int, size_bytes: int = 0) -> None:
         """Record that a part has arrived at its backup."""

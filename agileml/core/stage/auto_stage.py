@@ -71,21 +71,6 @@ class Observed:
     cut: float
 
 
-@dataclass(frozen=True)
-class Bottleneck:
-    """The machine that moves the most bytes in a clock, and the rate of its link while all machines wait."""
-
-    node: str
-    tier: Tier
-    bytes: float
-    bytes_per_s: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.node}, {self.tier}, moves {self.bytes / 1e6:.3g} MB at {self.bytes_per_s / 1e6:.3g} MB/s"
-        )
-
-
 class Links:
     """The rates of each tier's links, learned from the machine that all others wait for."""
 
@@ -97,10 +82,8 @@ class Links:
         known."""
         return self._bytes_per_s.get(tier, max(self._bytes_per_s.values(), default=math.inf))
 
-    def learn(
-        self, now: Arrangement, seen: Observed, volume: Volume, tiers: Mapping[str, Tier]
-    ) -> Bottleneck | None:
-        """Learn from a window. Returns the bottleneck, or None when no time was spent waiting.
+    def learn(self, now: Arrangement, seen: Observed, volume: Volume, tiers: Mapping[str, Tier]) -> None:
+        """Learn from a window; nothing if no time was spent waiting.
 
         The bottleneck is the machine that moves the most, unless machines of the other tier take far longer per byte
         that they push: then their links are the slow ones.
@@ -109,7 +92,7 @@ class Links:
         by_node = clock_bytes(now.roles, volume)
         node = max(by_node, key=lambda name: by_node[name].most)
         if wait_s <= 0 or by_node[node].most <= 0:
-            return None
+            return
         tier, slowness = tiers[node], _push_s_per_byte(now, seen, volume, tiers)
         other = next(t for t in Tier if t is not tier)
         factor = slowness[other] / slowness[tier] if slowness.keys() == set(Tier) else 1.0
@@ -117,11 +100,10 @@ class Links:
             node = max((n for n in by_node if tiers[n] is other), key=lambda name: by_node[name].most)
             self._bytes_per_s[tier] = factor * by_node[node].most / wait_s
             tier = other
-        rate = self._bytes_per_s[tier] = by_node[node].most / wait_s
+        self._bytes_per_s[tier] = by_node[node].most / wait_s
         for name, load in by_node.items():  # a rate is never below what was just measured
             if tiers[name] in self._bytes_per_s:
                 self._bytes_per_s[tiers[name]] = max(self._bytes_per_s[tiers[name]], load.most / wait_s)
-        return Bottleneck(node, tier, by_node[node].most, rate)
 
 
 def _push_s_per_byte(

@@ -30,12 +30,12 @@ class Clock:
 def test_it_speaks_once_shows_the_output_and_gives_up(tmp_path: Path) -> None:
     clock = Clock()
     said: list[str] = []
-    startup = Startup(60.0, StopSignal(), said.append, clock_s=clock)
+    startup = Startup(60.0, StopSignal(), said.append, clock_s=clock, logs=lambda: tmp_path)
     (tmp_path / "worker-1.err").write_text(":job_id:01\nImportError: this is the user's random.py\n")
 
     def look(after_s: float, up: int = 0, missing: str = WANTS) -> None:
         clock.now_s += after_s
-        startup.look(up, missing, lambda: tmp_path)
+        startup.look(up, missing)
 
     look(SAY_S - 1)
     assert not said
@@ -61,7 +61,7 @@ def test_while_nothing_is_missing_it_never_gives_up() -> None:
     startup = Startup(5.0, StopSignal(), said.append, clock_s=clock)
     for _ in range(10):
         clock.now_s += 100
-        startup.look(3, "", lambda: None)
+        startup.look(3, "")
     assert not said
 
 
@@ -79,9 +79,9 @@ def test_a_head_that_is_silent_for_a_moment_ends_no_start(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ray, "wait", wait)
     head = GcsWatch(nodes, clock)
-    startup = Startup(600.0, StopSignal(), lambda sentence: None, clock_s=clock)
+    startup = Startup(600.0, StopSignal(), lambda sentence: None, clock_s=clock, logs=lambda: None)
     with pytest.raises(HeadLostError, match="has not answered for 40 s"):
-        startup.result(object(), "the controller's process", lambda: None, head.live_nodes)
+        startup.result(object(), "the controller's process", head.live_nodes)
     assert clock.now_s - 100.0 == pytest.approx(60 + 40, abs=2 * CHECK_S)
 
 
