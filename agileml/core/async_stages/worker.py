@@ -74,11 +74,10 @@ class AsyncStageWorker(Worker):
         self._pull_missing()
 
     def _pull_missing(self) -> None:
-        assert self._view is not None
         for partition in self._mine:
             if self._wanted is not None and partition not in self._parts:
                 rows = (None,) * len(self.job.layout.tables)
-                pull = Pull(self._view.epoch, partition, self._wanted, rows)
+                pull = Pull(self._view_now.epoch, partition, self._wanted, rows)
                 self._send(self._server_of(partition), pull)
 
     def params(self, message: Params) -> None:
@@ -86,7 +85,6 @@ class AsyncStageWorker(Worker):
         if message.clock != self._wanted or message.partition in self._parts:
             return  # it came before
         assert message.version == message.clock, f"a stage is past version {message.clock}: {message.version}"
-        assert self._view is not None
         if isinstance(message, LastParams):
             self._end = min(self._end, message.end)
         self._parts[message.partition] = message.blocks
@@ -94,9 +92,9 @@ class AsyncStageWorker(Worker):
             return
         self.clock, self._wanted = message.version, None
         parts = tuple(self._parts.get(p, ()) for p in range(self.job.layout.partitions))
-        while version_of(self._next, self._view.base, self.lag) == self.clock:
+        while version_of(self._next, self._view_now.base, self.lag) == self.clock:
             cursor, begins = Cursor(self.job.units), self._next < self._end
-            order = Compute(self._view.epoch, self._next, self._own, parts, cursor, begins=begins)
+            order = Compute(self._view_now.epoch, self._next, self._own, parts, cursor, begins=begins)
             self._orders[self._next] = order
             self._ask(order)
             self._next += 1

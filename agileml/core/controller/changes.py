@@ -52,12 +52,12 @@ class MembershipChanges:
         control = self._control
         if not control.is_restarted:
             return False
-        assert control.view is not None
         if self._listen_until_s is None:
             self._listen_until_s = control.now_s + control.settings.restart_wait_s
         nodes = control.members.nodes
-        known = [n for n in control.view.members if n in nodes and (nodes[n].status or nodes[n].is_gone)]
-        return len(known) < len(control.view.members) and control.now_s < self._listen_until_s
+        members = control.durable.members
+        known = [node for node in members if node in nodes and (nodes[node].status or nodes[node].is_gone)]
+        return len(known) < len(members) and control.now_s < self._listen_until_s
 
     def begin(self) -> bool:
         """Claim the next epoch if a change is due. True if so."""
@@ -269,10 +269,8 @@ class MembershipChanges:
     def committed(self, before: View | None) -> None:
         """Announce the view, which is durable now, and log the change."""
         control = self._control
-        running, view = control.change, control.view
-        assert running is not None
-        assert running.change is not None
-        assert view is not None
+        running, view = control.change, control.durable
+        assert running is not None and running.change is not None
         known = control.reached
         completed = min(control.version(p) or 0 for p in range(control.job.layout.partitions))
         control.end_change()

@@ -111,6 +111,12 @@ class Control:
         return self.record.view
 
     @property
+    def durable(self) -> View:
+        """The same, once there is one."""
+        assert self.view is not None
+        return self.view
+
+    @property
     def rule(self) -> StageRule:
         """The configured rule of stages, with the thresholds that measurements have moved since."""
         thresholds = self.record.thresholds
@@ -184,8 +190,7 @@ class Control:
 
     def _dealt(self) -> dict[str, float]:
         """The work of a clock that the durable view deals to each machine."""
-        assert self.view is not None
-        shares = [pair for stage in self.view.pipeline for pair in stage.replicas] or self.view.share
+        shares = [pair for stage in self.durable.pipeline for pair in stage.replicas] or self.durable.share
         work = {node: units.bit_count() * (self.unit_cost(node) or 0.0) for node, units in shares}
         return {node: each for node, each in work.items() if each > 0}
 
@@ -215,8 +220,7 @@ class Control:
 
     def announce_to(self, node: str) -> None:
         """Send a machine the durable view."""
-        assert self.view is not None
-        self.send(node, Announce(self.view, self.limit))
+        self.send(node, Announce(self.durable, self.limit))
 
     def send_limit(self) -> None:
         """Tell all members which clocks may start."""
@@ -238,8 +242,7 @@ class Control:
 
     def steps_taken(self, owner: str, message: StepsTaken) -> None:
         """Log the steps that an owner under the durable view reports, and answer while it keeps any."""
-        assert self.view is not None
-        if (event := self.steps.add(message, self.view.timeline)) is not None:
+        if (event := self.steps.add(message, self.durable.timeline)) is not None:
             self.note(event)
         if message.kept < message.first + len(message.taken):
             self.send(owner, self.steps.acknowledgement(message))

@@ -86,7 +86,8 @@ class CutKeeper:
         """Record that a checkpoint ended, or that the driver has judged the held cut, which is then released."""
         match event:
             case Sealed():
-                self.sealed(event.name)
+                self._save.sealed(event.name)
+                self._control.note(CheckpointSaved(event.name.clock))
             case SealFailed():
                 self.save_failed(event.name, event.reason)
             case CutJudged() if event.clock == self.held:
@@ -127,16 +128,15 @@ class CutKeeper:
         if not self._cut.is_whole or self._lacks_steps:
             return False
         self._travel_s = self._cut.travel_s(control.now_s)
-        assert control.view is not None
         assert self._cut.next is not None
+        view = control.durable
         self.part_bytes = self._cut.part_bytes
         if self._cut.left_s is not None:
-            view = control.view
             moved = [Transfer(view.owner[p], view.backup[p], size) for p, size in self.part_bytes.items()]
             self.links.arrived(
                 through([t for t in moved if t.source != t.to]), self._cut.left_s, control.now_s
             )
-        committed = CutId(self._cut.next, control.view.epoch)
+        committed = CutId(self._cut.next, view.epoch)
         control.persist(replace(control.record, committed=committed), self.committed)
         return True
 
@@ -211,10 +211,9 @@ class CutKeeper:
 
     def send_cut(self) -> None:
         """Tell all members the committed cut and the next one."""
-        control = self._control
-        assert control.view is not None
-        for node in control.view.members:
-            control.send(node, NameCut(control.view.epoch, control.record.committed, self._cut.next))
+        control, view = self._control, self._control.durable
+        for node in view.members:
+            control.send(node, NameCut(view.epoch, control.record.committed, self._cut.next))
         if control.job.holds_every is not None:
             control.send_limit()
 
@@ -231,21 +230,14 @@ class CutKeeper:
 
     def send_save(self) -> None:
         """Ask the backups to save the parts of the open checkpoint."""
-        control = self._control
         if self._save.cut is not None:
-            assert control.view is not None
-            for node in sorted(set(control.view.backup)):
-                control.send(node, Save(self._save.cut))
+            for node in sorted(set(self._control.durable.backup)):
+                self._control.send(node, Save(self._save.cut))
 
     def saved(self, message: Saved) -> None:
         """Record that a part is written. After the last one, have the manifest written."""
         if (parts := self._save.saved(message)) is not None:
             self._control.ask(Seal(message.cut, tuple(parts)))
-
-    def sealed(self, name: CutId) -> None:
-        """Record that the manifest is written: the checkpoint is whole."""
-        self._save.sealed(name)
-        self._control.note(CheckpointSaved(name.clock))
 
     def save_failed(self, name: CutId, reason: str) -> None:
         """Drop this checkpoint: a part or the manifest could not be written."""

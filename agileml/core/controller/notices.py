@@ -86,9 +86,8 @@ class NoticeHandler:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _someone_leaves(self) -> bool:
-        nodes, view = self._control.members.nodes, self._control.view
-        assert view is not None
-        return any(node in nodes and nodes[node].deadline_s is not None for node in view.owner)
+        nodes, owners = self._control.members.nodes, self._control.durable.owner
+        return any(node in nodes and nodes[node].deadline_s is not None for node in owners)
 
     def _judge(
         self, plan: Plan, promises: Mapping[str, Promise], *, is_frozen: bool = False
@@ -139,12 +138,11 @@ class NoticeHandler:
         committed = control.record.committed
         if not back.rolled_back or (committed.clock and back.committed != committed):
             return None
-        assert control.view is not None
         reached = max(
             state.version
             for node, promise in promises.items()
             for p, state in promise.shards
-            if control.view.owner[p] == node
+            if control.durable.owner[p] == node
         )
         fetched = through(transfers(control.job, back, rest, self._cuts.part_bytes))
         clocks, clock_s = reached - back.view.base, control.log.clock_s
@@ -162,8 +160,7 @@ class NoticeHandler:
 
     def _promises_now(self) -> dict[str, Promise]:
         """The promises that members are expected to give now."""
-        control, view = self._control, self._control.view
-        assert view is not None
+        control, view = self._control, self._control.durable
         committed = ShardState(control.record.committed.clock, ())
         found = {}
         for node in view.members:
@@ -176,10 +173,9 @@ class NoticeHandler:
     def _version(self, partition: int) -> int:
         """The version that a partition is expected to have; of stages with clocks in flight, when they are empty."""
         control, rules = self._control, self._control.job.pipeline
-        assert control.view is not None
         if rules is not None and not rules.flushes:
             return control.completed
-        return control.version(partition) or control.view.base
+        return control.version(partition) or control.durable.base
 
     def _note(self, verdict: NoticeDecision, pressed: tuple[Leaver, ...]) -> None:
         """Log the decision, once per attempted epoch."""

@@ -48,18 +48,17 @@ class PlannedEvents:
     def _settle(self) -> None:
         """Log the end of the event that fired last."""
         control = self._control
-        assert control.view is not None
         gone = [m.name for m in control.members.nodes.values() if m.is_gone]
-        done = control.plan.settle(control.view.members, gone, control.now_s, is_quiet=control.is_quiet)
+        members = control.durable.members
+        done = control.plan.settle(members, gone, control.now_s, is_quiet=control.is_quiet)
         if done is not None:
             control.note(PlanFinished(done[0], str(done[1])))
 
     def _staying(self) -> dict[Tier, list[str]]:
         """Live members without a notice, by tier."""
-        members, view = self._control.members, self._control.view
-        assert view is not None
+        members = self._control.members
         stay: dict[Tier, list[str]] = {tier: [] for tier in Tier}
-        for name in view.members:
+        for name in self._control.durable.members:
             if (member := members.nodes.get(name)) is not None and members.may_hold(member):
                 stay[member.tier].append(name)
         return stay

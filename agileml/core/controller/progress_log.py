@@ -32,14 +32,12 @@ class ProgressLog:
         for entry in entries:
             if self.completed is not None and entry.clock < self.completed:
                 continue
-            follows = entry.clock == self.completed and self._last_s is not None
-            seconds = max(0.0, entry.at_s - self._last_s) if follows and self._last_s is not None else None
-            self.completed = entry.clock
-            if seconds is not None:
+            seconds = None
+            if entry.clock == self.completed and self._last_s is not None:
+                seconds = max(0.0, entry.at_s - self._last_s)
                 self.clock_s = seconds if self.clock_s is None else 0.8 * self.clock_s + 0.2 * seconds
             self._last_s = entry.at_s
-            self.completed += 1
-            self.reported = self.completed
+            self.completed = self.reported = entry.clock + 1
             if found := means(self._metrics, entry.metrics):
                 self._noted.append((Evaluated(entry.clock, found), entry.at_s))
             if (scale := entry.loss_scale) is not None and scale.change is not ScaleChange.NONE:

@@ -70,6 +70,5 @@ class RunFinish:
         self._control.persist(replace(self._control.record, finished=True), self._report)
 
     def _report(self) -> None:
-        view, self._is_reported = self._control.view, True
-        assert view is not None
-        self._control.ask(Finished(self._control.record.committed.clock, view.backup))
+        control, self._is_reported = self._control, True
+        control.ask(Finished(control.record.committed.clock, control.durable.backup))

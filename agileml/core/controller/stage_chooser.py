@@ -57,9 +57,8 @@ class StageChooser:
 
     def changed(self, seconds: float) -> None:
         """Begin a new window, because a change is over."""
-        assert self._control.view is not None
         self._change_s = max(LEAST_CHANGE_S, seconds)
-        self._open(self._control.view.epoch)
+        self._open(self._control.durable.epoch)
 
     def clocks(self, seconds: Iterable[float | None]) -> None:
         """Take the duration of each clock that is done (None: not known)."""

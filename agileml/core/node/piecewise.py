@@ -84,13 +84,12 @@ class PiecewiseWorker(Worker, Generic[AnyPiece]):
         self._pull_missing(now)
 
     def _pull_missing(self, now: AnyPiece) -> None:
-        assert self._view is not None
         if now.rows is None or now.order is not None:
             return
         clock, _ = now.key
         for partition in self._mine:
             if partition not in now.parts:
-                asked = self._view.epoch, partition, clock, now.rows[partition], now.unit
+                asked = self._view_now.epoch, partition, clock, now.rows[partition], now.unit
                 self._send(self._server_of(partition), MinibatchPull(*asked))
 
     def params(self, message: Params) -> None:

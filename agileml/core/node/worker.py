@@ -64,6 +64,12 @@ class Worker:
         return Doing.PUSH if self.bundles.has_kept else Doing.IDLE
 
     @property
+    def _view_now(self) -> View:
+        """The view that the worker works under, once there is one."""
+        assert self._view is not None
+        return self._view
+
+    @property
     def first_partition(self) -> int:
         """The first partition that this worker reads and pushes; of its stage, in a pipeline."""
         return self._mine[0] if self._mine else 0
@@ -94,13 +100,11 @@ class Worker:
 
     def _server_of(self, partition: int) -> str:
         """The node to pull a partition from and to push its contributions to."""
-        assert self._view is not None
-        return self.job.exchange.server_of(self._view, partition, self.me)
+        return self.job.exchange.server_of(self._view_now, partition, self.me)
 
     def _start(self) -> None:
         """Begin the next clock in which this worker has bundles."""
-        assert self._view is not None
-        last_open = max(self._view.open_at, default=-1)
+        last_open = max(self._view_now.open_at, default=-1)
         while self.bundles.of(self.clock) == ():
             if self.clock > last_open:
                 return  # the view deals nothing to this worker
@@ -151,8 +155,7 @@ class Worker:
             self._pull(reading, due)
 
     def _pull(self, reading: Reading, partitions: Iterable[int]) -> None:
-        assert self._view is not None
-        for pull in reading.pulls(self._view.epoch, partitions):
+        for pull in reading.pulls(self._view_now.epoch, partitions):
             self._send(self._server_of(pull.partition), pull)
 
     def params(self, message: Params) -> None:
@@ -296,8 +299,7 @@ class Worker:
                     self._push_one(bundle, kept, partition)
 
     def _push_one(self, bundle: Units, kept: Kept, partition: int) -> None:
-        assert self._view is not None
-        epoch, contribution = self._view.epoch, kept.contributions[partition]
+        epoch, contribution = self._view_now.epoch, kept.contributions[partition]
         if partition == 0 and self._is_timed:
             if len(kept.contributions) < len(self._mine):
                 return  # partition 0 gets the seconds of the whole bundle

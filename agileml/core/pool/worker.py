@@ -54,15 +54,13 @@ class PoolWorker(PiecewiseWorker[Piece]):
     def _go_on(self) -> None:
         """Draw the next bundle once there is nothing to compute."""
         if self._wants_more:
-            assert self._view is not None
             wants = tuple(piece.key for piece in list(self._begun)[:1])
-            self._send(self._server_of(0), DrawBundle(self._view.epoch, self._number, wants))
+            self._send(self._server_of(0), DrawBundle(self._view_now.epoch, self._number, wants))
 
     def drawn(self, message: BundleDrawn) -> None:
         """Take a bundle."""
         if message.number != self._number or self._now is not None:
             return  # told again
-        assert self._view is not None
         self._number += 1
         self.clock = message.clock
         key = message.clock, message.bundle
@@ -76,7 +74,7 @@ class PoolWorker(PiecewiseWorker[Piece]):
             return
         if begun is not None:
             self._give_up(begun)
-        self._take_up(Piece(Begin(self.job.timeline_of(self._view), message.clock, (message.bundle,))))
+        self._take_up(Piece(Begin(self.job.timeline_of(self._view_now), message.clock, (message.bundle,))))
 
     def computed(self, event: Computed) -> None:
         """Push the contributions of the bundle."""
@@ -99,9 +97,8 @@ class PoolWorker(PiecewiseWorker[Piece]):
             self._go_on()
 
     def _push_piece(self, piece: Piece, partition: int) -> None:
-        assert self._view is not None
         clock, bundle = piece.key
-        push = Push(self._view.epoch, partition, clock, bundle, piece.contributions[partition])
+        push = Push(self._view_now.epoch, partition, clock, bundle, piece.contributions[partition])
         self._send(self._server_of(partition), push)
 
     def behind(self, message: Behind) -> None:

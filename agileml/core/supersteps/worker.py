@@ -66,13 +66,12 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
 
     def _go_on(self) -> None:
         """Begin the next minibatch, or ask for the next superstep once all of this one are counted."""
-        assert self._view is not None
         if not self._todo:
             if self._wants_more and not self._pushed:
-                self._send(self._server_of(0), NextSuperstep(self._view.epoch, self._first))
+                self._send(self._server_of(0), NextSuperstep(self._view_now.epoch, self._first))
             return
         self.clock, unit = divmod(self._todo.pop(0), self.job.units)
-        begin = Begin(self.job.timeline_of(self._view), self.clock, (1 << unit,))
+        begin = Begin(self.job.timeline_of(self._view_now), self.clock, (1 << unit,))
         self._take_up(_Minibatch(begin, after=self._after))
 
     def _note_version(self, now: _Minibatch, message: MinibatchParams) -> None:
@@ -101,9 +100,8 @@ class MinibatchWorker(PiecewiseWorker[_Minibatch]):
     def _push_piece(self, piece: _Minibatch, partition: int) -> None:
         if partition == 0 and len(piece.contributions) < len(self._mine):
             return
-        assert self._view is not None
         reads = tuple(piece.reads[each] for each in self._mine)
-        about = self._view.epoch, partition, *piece.key, piece.contributions[partition]
+        about = self._view_now.epoch, partition, *piece.key, piece.contributions[partition]
         self._send(self._server_of(partition), MinibatchPush(*about, reads=reads))
 
     def behind(self, message: Behind) -> None:
