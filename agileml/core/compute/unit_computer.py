@@ -24,7 +24,7 @@ from agileml.core.compute.streaming import Emit, Stream, can_stream
 from agileml.core.compute.unit_error import UnitError, blamed
 from agileml.core.parameters.arena import joined
 from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
-from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse
+from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse, read_only
 from straggler.coverage import Units, members, show, span, union
 
 LOOKS = 32  # at the cursor during a bundle, unless more are asked for
@@ -152,7 +152,7 @@ class UnitComputer:
                 whole = self._whole(index, reads.clock)
                 for partition, piece in enumerate(pieces):
                     bring(piece, whole[slice(*self.layout.range_of(index, partition))])
-            tables[table.name] = _read_only(whole.reshape(-1, table.columns))
+            tables[table.name] = read_only(whole.reshape(-1, table.columns))
             assert len(tables[table.name]) == (len(reads.rows[table.name]) if table.sparse else table.rows)
         return Inputs(reads, tables)
 
@@ -165,7 +165,7 @@ class UnitComputer:
             table.name: self._whole(index, reads.clock) for index, table in enumerate(self.layout.tables)
         }
         views = {
-            table.name: _read_only(wholes[table.name].reshape(-1, table.columns))
+            table.name: read_only(wholes[table.name].reshape(-1, table.columns))
             for table in self.layout.tables
         }
         tables = ArrivingTables(views, ArrivingBlocks(self.layout, wholes, take).wait)
@@ -297,7 +297,7 @@ class UnitComputer:
             wanted, there = rows[table.name], inputs.reads.rows[table.name]
             if len(wanted) < len(there):
                 at = wanted if len(there) == table.rows else np.searchsorted(there, wanted)
-                tables[table.name] = _read_only(tables[table.name].take(at, axis=0))
+                tables[table.name] = read_only(tables[table.name].take(at, axis=0))
         return tables
 
     def _compute_unit(self, inputs: Inputs, number: int) -> Contribution:
@@ -382,11 +382,6 @@ def _union_of_rows(rows: Sequence[Array], most: int) -> Array:
     marks = np.zeros(most, bool)
     marks[together] = True
     return np.flatnonzero(marks)
-
-
-def _read_only(array: Array) -> Array:
-    array.flags.writeable = False
-    return array
 
 
 def _place(unit: Unit) -> str:

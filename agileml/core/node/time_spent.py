@@ -26,7 +26,7 @@ class Doing(Enum):
 
 DOING = tuple(Doing)
 WAITING = (Doing.PULL, Doing.PUSH, Doing.FOLD)  # for others, in the middle of a clock
-_INDEX = {doing: index for index, doing in enumerate(DOING)}
+INDEX = {doing: index for index, doing in enumerate(DOING)}
 
 # (what, clock, start_s, end_s), all in the time of the calls
 OnSpan = Callable[[Doing, int, float, float], None]
@@ -85,13 +85,13 @@ class TimeSpent:
         if self._since_s is not None:
             seconds = max(0.0, now_s - self._since_s)
             folded_s = min(seconds, self._folded_s)
-            self._seconds[_INDEX[self.doing]] += seconds - folded_s
-            self._seconds[_INDEX[Doing.FOLD]] += folded_s
+            self._seconds[INDEX[self.doing]] += seconds - folded_s
+            self._seconds[INDEX[Doing.FOLD]] += folded_s
             if self.doing is Doing.COMPUTE:
                 waited_s = min(seconds, self._waited_s)
                 self._waited_s -= waited_s
-                self._seconds[_INDEX[Doing.COMPUTE]] -= waited_s
-                self._seconds[_INDEX[Doing.PULL]] += waited_s
+                self._seconds[INDEX[Doing.COMPUTE]] -= waited_s
+                self._seconds[INDEX[Doing.PULL]] += waited_s
                 self.log.spent(seconds - waited_s, waited_s)
             elif self.doing in WAITING:
                 self.log.spent(0.0, seconds)
@@ -105,7 +105,7 @@ class TimeSpent:
     def waited_s(self, now_s: float) -> float:
         """Seconds until now in which the worker waited for others in the middle of a clock."""
         self._count(now_s)
-        return sum(self._seconds[_INDEX[doing]] for doing in WAITING)
+        return sum(self._seconds[INDEX[doing]] for doing in WAITING)
 
     def seconds(self, now_s: float) -> tuple[float, ...]:
         """Seconds until now, in the order of DOING."""

@@ -12,7 +12,7 @@ import numpy as np
 from agileml.application import Array
 from agileml.core.compute.arriving import bring
 from agileml.core.parameters.fold import Contribution
-from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse
+from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse, read_only
 
 ALIGNED = 64  # bytes, a cache line
 
@@ -92,17 +92,12 @@ class SharedTables:
         tables, rows = {}, {}
         for index, table in enumerate(self.layout.tables):
             count = counts[index] if table.sparse else table.rows
-            tables[table.name] = _view(
+            tables[table.name] = read_only(
                 self._values[index][: count * table.columns].reshape(count, table.columns)
             )
             if table.sparse:
-                rows[table.name] = _view(self._rows[index][:count])
+                rows[table.name] = read_only(self._rows[index][:count])
         return tables, rows
-
-
-def _view(array: Array) -> Array:
-    array.flags.writeable = False
-    return array
 
 
 class Results:
@@ -145,7 +140,9 @@ class Results:
         """The array at a place, read-only and valid until the next order."""
         count = int(np.prod(place.shape, dtype=np.int64))
         size = place.offset + count * np.dtype(place.dtype).itemsize
-        return _view(np.frombuffer(self._mapped(size), place.dtype, count, place.offset).reshape(place.shape))
+        return read_only(
+            np.frombuffer(self._mapped(size), place.dtype, count, place.offset).reshape(place.shape)
+        )
 
     def read_sum(self, summed: Summed) -> Contribution:
         """The contribution at its places, with read-only arrays that are valid until the next order."""

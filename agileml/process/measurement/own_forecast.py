@@ -36,11 +36,6 @@ class OwnForecast:
         self._due_s = time.monotonic() + READ_S
         self.forecast.measured(self._core_time.read())
 
-    @property
-    def training_pid(self) -> int | None:
-        """The process that trains the net, once there is one."""
-        return self._training.pid
-
     def stop(self) -> None:
         """End the training."""
         self._training.close()

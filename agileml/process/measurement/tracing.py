@@ -15,7 +15,7 @@ from agileml.config.job import JobConfig
 from agileml.core.compute import spans
 from agileml.core.compute.spans import Spans
 from agileml.core.node.node import Node
-from agileml.core.node.time_spent import DOING, Doing
+from agileml.core.node.time_spent import INDEX, Doing
 from agileml.core.protocol.commands import Begin, Compute, LoadSlices
 from agileml.core.protocol.messages import (
     Announce,
@@ -47,7 +47,6 @@ _SERVING: dict[type, int] = {
     Copy: spans.CHANGE,
     Announce: spans.CHANGE,
 }
-_DOING = {doing: index for index, doing in enumerate(DOING)}
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Recorder:
     def worked(self, doing: Doing, clock: int, start_s: float, end_s: float) -> None:
         """Record an activity of the worker, which ended at `end_s`."""
         if doing is not Doing.IDLE:
-            self.add(spans.WORKER, _DOING[doing], clock, start_s, end_s)
+            self.add(spans.WORKER, INDEX[doing], clock, start_s, end_s)
 
     def did(self, job: ComputeJob, start_s: float, end_s: float) -> None:
         """Record a job that the compute thread has finished."""

@@ -34,8 +34,8 @@ def test_machines_that_foresee_their_speed(exchange: str, tmp_path: Path) -> Non
             own = machine._own_forecast
             assert own is not None
             foreseen[name] = own.forecast.expected
-            if own.training_pid is not None:
-                trained.add(own.training_pid)
+            if own._training.pid is not None:
+                trained.add(own._training.pid)
         if state.clock >= 520 and trained:
             rig.ask_to_stop()
 
