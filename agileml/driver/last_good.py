@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from agileml.application import Array
 from agileml.config.job import JobConfig, dump
 from agileml.core.parameters.layout import Layout
-from agileml.core.protocol.commands import Finished
 from agileml.driver.best_model import BestRule
 from agileml.errors import RunError
 from agileml.events.observed import BestKept
@@ -20,22 +19,12 @@ from agileml.runs.report.page import build_report
 from agileml.runs.summary import summarize
 
 if TYPE_CHECKING:
-    from agileml.process.head import HeadState
-
-
-class ReachableMachines(Protocol):
-    """The actors of a failed run that still answer."""
-
-    def state(self) -> HeadState:
-        """The controller's state."""
-
-    def result(self, finished: Finished) -> Sequence[Sequence[Array]]:
-        """The blocks of all partitions of a cut."""
+    from agileml.driver.actor_group import ActorGroup
 
 
 def write_last_good(
     error: RunError,
-    machines: ReachableMachines,
+    machines: ActorGroup,
     layout: Layout,
     folder: RunFolder,
     config: JobConfig,

@@ -22,7 +22,6 @@ class Rooms(Protocol):
 
     def room(self, table: int, partition: int, clock: int) -> Array | None:
         """The memory of a partition's block of a table in a clock; None: it has no place of its own."""
-        ...
 
 
 class NoRooms:
