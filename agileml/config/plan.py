@@ -60,9 +60,15 @@ class EventConfig(Section):
         """The time of the event, in words."""
         return f"clock {self.at_clock}" if self.at_clock is not None else f"{self.at_s:g} s"
 
+    @property
+    def count(self) -> int | Literal["all"]:
+        """How many machines it strikes."""
+        found: int | Literal["all"] = getattr(self, self.kind)
+        return found
+
     def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        """The machines after this event; raises ConfigError if it cannot happen to `machines`."""
-        raise NotImplementedError
+        """The machines after this event: the same. Raises ConfigError if it cannot happen to `machines`."""
+        return machines
 
 
 class JoinConfig(EventConfig):
@@ -90,72 +96,66 @@ class JoinConfig(EventConfig):
 Count = Annotated[int | Literal["all"], count_or("all")]
 
 
-class NoticeConfig(EventConfig):
+class _Departure(EventConfig):
+    """Transient machines that go for good."""
+
+    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
+        return without(machines, self)
+
+
+class NoticeConfig(_Departure):
     """`notice` transient machines (or all of them) get a preemption notice of `warning_s` seconds."""
 
     kind: ClassVar[str] = "notice"
     notice: Count
     warning_s: Annotated[float, Field(gt=0)] = 120.0
 
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return without(machines, self.notice, self, "notice")
-
     def __str__(self) -> str:
-        return f"{self.when}: notice {self.notice}, {self.warning_s:g} s ahead"
+        return f"{self.when}: notice {self.count}, {self.warning_s:g} s ahead"
 
 
-def without(
-    machines: MachineCounts, count: int | Literal["all"], event: EventConfig, key: str
-) -> MachineCounts:
-    """`machines` less `count` transient machines; raises ConfigError if there are not as many."""
+def without(machines: MachineCounts, event: EventConfig) -> MachineCounts:
+    """`machines` less the transient ones that an event strikes; raises ConfigError if there are not as many."""
+    count = event.count
     leaving = machines.transient if count == "all" else count
     if leaving > machines.transient or not leaving:
         raise ConfigError(
             f"found {count} at {event.when}, where there are {machines} machines; "
             "expected no more than the transient ones there are, and at least one",
-            key=(key,),
+            key=(event.kind,),
         )
     return replace(machines, transient=machines.transient - leaving)
 
 
-class ShortNoticeConfig(EventConfig):
+class ShortNoticeConfig(_Departure):
     """`short_notice` transient machines get their notice too late: they go before their data can be moved."""
 
     kind: ClassVar[str] = "short_notice"
     short_notice: Count
     warning_s: Annotated[float, Field(ge=0)] = 0.0
 
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return without(machines, self.short_notice, self, "short_notice")
-
     def __str__(self) -> str:
-        return f"{self.when}: notice {self.short_notice}, {self.warning_s:g} s ahead"
+        return f"{self.when}: notice {self.count}, {self.warning_s:g} s ahead"
 
 
-class KillConfig(EventConfig):
+class KillConfig(_Departure):
     """`kill` transient machines die without a word."""
 
     kind: ClassVar[str] = "kill"
     kill: Annotated[int, Field(ge=1)] = 1
 
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return without(machines, self.kill, self, "kill")
-
     def __str__(self) -> str:
-        return f"{self.when}: kill {self.kill}"
+        return f"{self.when}: kill {self.count}"
 
 
-class KillManyConfig(EventConfig):
+class KillManyConfig(_Departure):
     """`kill_many` transient machines (or all of them) die at once, as a whole allocation does."""
 
     kind: ClassVar[str] = "kill_many"
     kill_many: Count
 
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return without(machines, self.kill_many, self, "kill_many")
-
     def __str__(self) -> str:
-        return f"{self.when}: kill {self.kill_many}"
+        return f"{self.when}: kill {self.count}"
 
 
 class KillReliableConfig(EventConfig):
@@ -182,14 +182,8 @@ class _PassingFault(EventConfig):
 
     seconds: Annotated[float, Field(gt=0)]
 
-    @property
-    def count(self) -> int:
-        """How many machines it strikes."""
-        found: int = getattr(self, self.kind)
-        return found
-
     def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        without(machines, self.count, self, self.kind)
+        without(machines, self)
         return machines
 
     def __str__(self) -> str:
@@ -225,9 +219,6 @@ class SpeedConfig(EventConfig):
     speed: Speed
     machine: MachineName
 
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return machines
-
     def __str__(self) -> str:
         return f"{self.when}: speed {self.speed:g} of {self.machine}"
 
@@ -239,9 +230,6 @@ class DiskFullConfig(EventConfig):
     disk_full: Literal[True] = True
     seconds: Annotated[float, Field(gt=0)]
 
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return machines
-
     def __str__(self) -> str:
         return f"{self.when}: disk_full, {self.seconds:g} s"
 
@@ -251,9 +239,6 @@ class KillControllerConfig(EventConfig):
 
     kind: ClassVar[str] = "kill_controller"
     kill_controller: Literal[True] = True
-
-    def after(self, machines: MachineCounts, most: int) -> MachineCounts:
-        return machines
 
     def __str__(self) -> str:
         return f"{self.when}: kill_controller"
