@@ -23,7 +23,7 @@ from agileml.config.optimizer import SgdConfig
 from agileml.config.pool import has_pool
 from agileml.config.text import ConfigError
 from agileml.core.stage.shares import counts_by_weight
-from agileml.events.run import HelpGiven, MembershipChanged, Work
+from agileml.events.run import NO_WORK, HelpGiven, MembershipChanged
 from agileml.events.schema import Log, events_of
 from agileml.process.spec import balancer
 from agileml.runs.work import WorkWindow, waiting_share, work_windows
@@ -152,15 +152,7 @@ def _with_all(windows: Sequence[WorkWindow], machines: Sequence[str], units: flo
 
 def _joined(parts: Sequence[WorkWindow], machines: Sequence[str]) -> WorkWindow:
     """Windows in a row as one."""
-    works = {name: [each.by_machine[name] for each in parts if name in each.by_machine] for name in machines}
-    by_machine = {
-        name: Work(
-            sum(work.units for work in own),
-            sum(work.compute_s for work in own),
-            sum(work.wait_s for work in own),
-        )
-        for name, own in works.items()
-    }
+    by_machine = {name: sum((each.by_machine.get(name, NO_WORK) for each in parts), NO_WORK) for name in machines}
     clocks = sum(each.clocks for each in parts)
     first, last = parts[0], parts[-1]
     return WorkWindow(last.epoch, last.clock, clocks, first.start_s, last.end_s, by_machine)

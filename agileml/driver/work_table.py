@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agileml.core.node.work_log import WorkRow
-from agileml.events.run import HelpGiven, Work, WorkDone
+from agileml.events.run import NO_WORK, HelpGiven, Work, WorkDone
 
 
 class WorkTable:
@@ -19,7 +19,8 @@ class WorkTable:
         """Add the rows that a machine reports."""
         for row in rows:
             window = self._rows.setdefault((row.epoch, row.first, row.clocks), {})
-            window[machine] = plus(window.get(machine), Work(row.units, row.compute_s, row.wait_s))
+            work = Work(row.units, row.compute_s, row.wait_s)
+            window[machine] = window.get(machine, NO_WORK) + work
             if row.helped:
                 given = self._help.setdefault((row.epoch, row.first, row.clocks), {}).setdefault(machine, {})
                 for helped, units in row.helped:
@@ -39,10 +40,3 @@ class WorkTable:
             for (epoch, first, clocks), units in sorted(given.items())
         ]
         return [*work, *help_]
-
-
-def plus(one: Work | None, other: Work) -> Work:
-    """The sum of two records of one machine."""
-    if one is None:
-        return other
-    return Work(one.units + other.units, one.compute_s + other.compute_s, one.wait_s + other.wait_s)

@@ -460,6 +460,13 @@ class Work:
     compute_s: float
     wait_s: float
 
+    def __add__(self, other: Work) -> Work:
+        """Both together."""
+        return Work(self.units + other.units, self.compute_s + other.compute_s, self.wait_s + other.wait_s)
+
+
+NO_WORK = Work(0, 0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class WorkDone:

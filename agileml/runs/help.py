@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from agileml.events.run import HelpGiven, Work, WorkDone
+from agileml.events.run import NO_WORK, HelpGiven, Work, WorkDone
 from agileml.events.schema import Log, RunEvent
 
 
@@ -48,8 +48,7 @@ class HelpSums:
                     self._given = {pair: self._given[pair] for pair in pairs[: self._most]}
             case WorkDone(by_machine=by_machine):
                 for name, work in by_machine.items():
-                    before = self._work.pop(name, Work(0, 0.0, 0.0))
-                    self._work[name] = Work(before.units + work.units, before.compute_s + work.compute_s, 0.0)
+                    self._work[name] = self._work.pop(name, NO_WORK) + work
                 if len(self._work) > 2 * self._most:
                     self._work = dict(list(self._work.items())[-self._most :])
 
@@ -61,7 +60,7 @@ class HelpSums:
             dealt[helper] -= units  # what it computed for others was not its own to compute
         rows = []
         for (helper, helped), units in self._given.items():
-            own = self._work.get(helped, Work(0, 0.0, 0.0))
+            own = self._work.get(helped, NO_WORK)
             unit_s = own.compute_s / own.units if own.units else 0.0
             rows.append(HelpRow(helper, helped, units, units / max(units, dealt[helped]), units * unit_s))
         return sorted(rows, key=lambda row: (-row.units, row.helper, row.helped))

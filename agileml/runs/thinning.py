@@ -6,12 +6,13 @@ A run's first ten minutes are logged whole. Later clocks, cuts, work and totals 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agileml.events.market import Billed
 from agileml.events.run import (
+    NO_WORK,
     BytesSent,
     ClockDone,
     CutCommitted,
@@ -147,14 +148,14 @@ def _clocks(one: ClockDone | ClocksDone, other: ClockDone) -> ClocksDone | None:
 
 def _work(one: WorkDone, other: WorkDone) -> WorkDone:
     """Both windows as one; a window may come in several events."""
-    by_machine = dict(one.by_machine)
-    for name, work in other.by_machine.items():
-        before = by_machine.get(name, Work(0, 0.0, 0.0))
-        by_machine[name] = Work(
-            before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
-        )
     first = min(one.clock - one.clocks, other.clock - other.clocks)
+    by_machine = works_of_both(one.by_machine, other.by_machine)
     return replace(other, clocks=other.clock - first, by_machine=by_machine)
+
+
+def works_of_both(one: Mapping[str, Work], other: Mapping[str, Work]) -> dict[str, Work]:
+    """The work of two windows, or of two parts of one, by machine."""
+    return {**one, **{name: one.get(name, NO_WORK) + work for name, work in other.items()}}
 
 
 def _help(one: HelpGiven, other: HelpGiven) -> HelpGiven:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agileml.events.run import MembershipChanged, Work, WorkDone
 from agileml.events.schema import Log, events_of, of_type
-from agileml.runs.thinning import clocks_of
+from agileml.runs.thinning import clocks_of, works_of_both
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,7 @@ def whole_windows(windows: Sequence[WorkWindow]) -> Sequence[WorkWindow]:
 
 def merged(one: WorkWindow, other: WorkWindow) -> WorkWindow:
     """Two windows as one, or two parts of one. The later one is `other`, unless it is a part of `one`."""
-    works = dict(one.by_machine)
-    for name, work in other.by_machine.items():
-        before = works.get(name, Work(0, 0.0, 0.0))
-        works[name] = Work(
-            before.units + work.units, before.compute_s + work.compute_s, before.wait_s + work.wait_s
-        )
+    works = works_of_both(one.by_machine, other.by_machine)
     last = one if (one.epoch, one.clock) >= (other.epoch, other.clock) else other
     first = min(one.clock - one.clocks, other.clock - other.clocks)
     start_s, end_s = min(one.start_s, other.start_s), max(one.end_s, other.end_s)

@@ -13,7 +13,7 @@ import pytest
 from agileml.checkpoints.checkpoint import Check, survey
 from agileml.checkpoints.opening import open_store
 from agileml.core.protocol.plan import Strike
-from agileml.driver.work_table import WorkTable, plus
+from agileml.driver.work_table import WorkTable
 from agileml.events.run import (
     CheckpointSaved,
     ClockDone,
@@ -96,7 +96,7 @@ class Paces:
         }
         total = Work(0, 0.0, 0.0)
         for work in told.values():
-            total = plus(total, work[machine])
+            total += work[machine]
         return sum(end - first for first, end in told), total
 
 
