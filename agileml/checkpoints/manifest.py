@@ -17,6 +17,7 @@ from agileml.application import Application, Table
 from agileml.checkpoints.errors import DamagedError
 from agileml.checkpoints.format import FORMAT
 from agileml.config.job import JobConfig
+from agileml.config.text import flat
 from agileml.core.parameters.layout import partitions_for
 from agileml.core.protocol.view import CutId
 
@@ -222,7 +223,7 @@ def check_identity(
     machines share its state out.
     """
     said = {key: value for key, value in asdict(manifest.identity).items() if value is not None}
-    there, here = _flat(said), _flat({key: value for key, value in asdict(identity).items() if key in said})
+    there, here = flat(said), flat({key: value for key, value in asdict(identity).items() if key in said})
     if may_change_optimizer:
         there, here = _without_settings(there), _without_settings(here)
     return [
@@ -233,21 +234,10 @@ def check_identity(
     ]
 
 
-def _without_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
+def _without_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: value for key, value in flat.items() if not key.startswith("optimizer.") or key in STATE_KEYS
+        key: value for key, value in values.items() if not key.startswith("optimizer.") or key in STATE_KEYS
     }
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """`{"optimizer": {"kind": "sgd"}}` as `{"optimizer.kind": "sgd"}`."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{above}{key}.")
-        else:
-            flat[above + key] = value
-    return flat
 
 
 def _plain(value: Any) -> str:

@@ -58,6 +58,14 @@ def show(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Every value by its path: `{"optimizer": {"kind": "sgd"}}` as `{"optimizer.kind": "sgd"}`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
+    return found
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest right one, or all of them."""
     known = list(known)

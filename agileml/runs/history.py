@@ -37,6 +37,20 @@ def beside_row(metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"evaluation/{name}" if name in _OWN else name: value for name, value in metrics.items()}
 
 
+def series(row: ClockRow) -> dict[str, float]:
+    """The numbers of a clock by the names under which trackers show them."""
+    return {
+        f"training/{name}": value
+        for name, value in asdict(row).items()
+        if name != "clock" and value is not None
+    }
+
+
+def evaluated(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of an evaluation by the names under which trackers show them."""
+    return {f"evaluation/{name}": value for name, value in metrics.items()}
+
+
 class RowMaker:
     """Makes the row of each clock from the events of a run, in their order."""
 

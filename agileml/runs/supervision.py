@@ -66,6 +66,12 @@ def read_supervision(folder: Path) -> Supervision | None:
         return None
 
 
+def was_restarted(folder: Path) -> bool:
+    """Whether the run in a folder goes on in another process than it began in. Raises ValueError, OSError."""
+    supervision = read_supervision(folder)
+    return supervision is not None and bool(supervision.restarts)
+
+
 @contextmanager
 def alone(folder: Path) -> Iterator[bool]:
     """Be the only supervisor in a folder. Yields False where another one lives, perhaps on another host that shares the

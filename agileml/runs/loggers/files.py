@@ -12,14 +12,13 @@ from typing import IO, Any
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import cut_half_line
 from agileml.runs.folder import plain
-from agileml.runs.history import ClockRow, beside_row
-from agileml.runs.supervision import read_supervision
+from agileml.runs.history import ClockRow, beside_row, evaluated, series
+from agileml.runs.supervision import was_restarted
 
 
 def _opened(path: Path) -> IO[str]:
     """A file of series, by lines: a new one, or the end of the present one after a restart of the run's head."""
-    supervision = read_supervision(path.parent)
-    is_continued = supervision is not None and bool(supervision.restarts)
+    is_continued = was_restarted(path.parent)
     if is_continued and path.exists():
         cut_half_line(path)
     return path.open("a" if is_continued else "w", newline="", buffering=1, encoding="utf-8")
@@ -77,13 +76,12 @@ class TensorBoardLogger(Callback):
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def on_clock(self, row: ClockRow) -> None:
-        for name, value in asdict(row).items():
-            if name != "clock" and value is not None:
-                self._writer.add_scalar(f"training/{name}", value, row.clock)
+        for name, value in series(row).items():
+            self._writer.add_scalar(name, value, row.clock)
 
     def on_evaluate(self, clock: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(f"evaluation/{name}", value, clock)
+        for name, value in evaluated(metrics).items():
+            self._writer.add_scalar(name, value, clock)
 
     def on_end(self, result: Any) -> None:
         self._writer.close()

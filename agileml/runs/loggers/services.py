@@ -12,16 +12,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from agileml.config.packages import missing_package
-from agileml.config.text import ConfigError
+from agileml.config.text import ConfigError, flat
 from agileml.runs.callbacks import Callback
 from agileml.runs.folder import for_others
-from agileml.runs.history import ClockRow
-from agileml.runs.supervision import read_supervision
+from agileml.runs.history import ClockRow, evaluated, series
+from agileml.runs.supervision import was_restarted
 
 PROJECT = "proteus"  # of W&B, and experiment of MLflow, unless the environment names another
 FLUSH_S = 1.0
@@ -31,29 +30,9 @@ MOST_METRICS, MOST_PARAMETERS, MOST_TEXT, MOST_NAME = 1000, 100, 6000, 250
 MOST_WAITING = 200_000  # metrics that wait for a server that does not answer
 
 
-def series(row: ClockRow) -> dict[str, float]:
-    """The numbers of a clock by the names under which they are shown."""
-    return {
-        f"training/{name}": value
-        for name, value in asdict(row).items()
-        if name != "clock" and value is not None
-    }
-
-
-def evaluated(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of an evaluation by the names under which they are shown."""
-    return {f"evaluation/{name}": value for name, value in metrics.items()}
-
-
-def flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Nested settings as `section.key`, without those that are not set."""
-    found: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{before}{key}.")
-        elif value is not None and value != []:
-            found[f"{before}{key}"] = str(value)
-    return found
+def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as `section.key`, without those that are not set."""
+    return {key: str(value) for key, value in flat(config).items() if value is not None and value != []}
 
 
 def mlflow_name(name: str) -> str:
@@ -75,8 +54,7 @@ class _RunName:
     """The name that a service gave the run, kept in the run's folder for a restart of the run's head."""
 
     def __init__(self, folder: Path, service: str) -> None:
-        supervision = read_supervision(folder)
-        self._is_restart = supervision is not None and bool(supervision.restarts)
+        self._is_restart = was_restarted(folder)
         self._path = folder / f"{service}_run"
 
     def read(self) -> str | None:
@@ -176,7 +154,7 @@ class MlflowLogger(Callback):
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
         name = str(self._client.create_run(experiment, run_name=title).info.run_id)
-        named = {mlflow_name(key): value[:MOST_TEXT] for key, value in flat(for_others(config)).items()}
+        named = {mlflow_name(key): value[:MOST_TEXT] for key, value in parameters_of(for_others(config)).items()}
         parameters = [Param(key, value) for key, value in named.items()]
         for start in range(0, len(parameters), MOST_PARAMETERS):
             self._client.log_batch(name, params=parameters[start : start + MOST_PARAMETERS])

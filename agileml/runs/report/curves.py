@@ -46,13 +46,12 @@ class Curves:
     def _clock(self, t_s: float, event: ClockDone | ClocksDone) -> None:
         self._rate.add(t_s, event.clock)
         self._loss.add(t_s, event.loss, event.clock)
+        count = event.clock - event.first + 1 if isinstance(event, ClocksDone) else 1
         if (speed := self._rate.clocks_per_s) is not None:
             self._speed.add(t_s, speed)
-            count = event.clock - event.first + 1 if isinstance(event, ClocksDone) else 1
             self._items.add(t_s, speed * event.examples / count)
         if self._last is not None:
             last_s, last = self._last
-            count = event.clock - event.first + 1 if isinstance(event, ClocksDone) else 1
             # After a rollback the clock is a lower one.
             took_s = (t_s - last_s) / max(count, event.clock - last)
             self._sample.add(took_s)

@@ -14,7 +14,7 @@ from agileml.config.text import parse_yaml
 from agileml.events.schema import Log, SchemaError
 from agileml.runs.event_log import EVENTS, read_events
 from agileml.runs.folder import CONFIG, REPORT, SUMMARY, RunFolder, for_others
-from agileml.runs.report.tables import flat, plan_rows, tiles
+from agileml.runs.report.tables import flat_rows, plan_rows, tiles
 from agileml.runs.report.view import PageView
 from agileml.runs.summary import goes_on
 
@@ -54,7 +54,7 @@ def in_full(view: Mapping[str, Any], config_text: str, summary: Mapping[str, Any
         "plan": plan_rows(config.get("plan") or [], times_s),
         "config": without_secrets(config_text),
         "tiles": tiles(summary),
-        "summary": flat(for_others(summary)),
+        "summary": flat_rows(for_others(summary)),
     }
 
 

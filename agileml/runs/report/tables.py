@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agileml.config.text import flat
 from agileml.runs.progress import duration
 from agileml.runs.report.market import tiles as market_tiles
 
@@ -29,15 +30,9 @@ def tiles(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found + [(name, _text(value)) for name, value in list(summary["metrics"].items())[:3]]
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+def flat_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every value with its name, those of inner tables as above.name."""
-    rows = []
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            rows += flat(value, f"{above}{name}.")
-        else:
-            rows.append((f"{above}{name}", _text(value)))
-    return rows
+    return [(name, _text(value)) for name, value in flat(values).items()]
 
 
 def _text(value: Any) -> str:

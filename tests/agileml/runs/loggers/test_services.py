@@ -20,7 +20,7 @@ from agileml.errors import RunError
 from agileml.events.run import Process
 from agileml.runs.callbacks import Callback
 from agileml.runs.history import ClockRow
-from agileml.runs.loggers.services import MlflowLogger, WandbLogger, _Writer, flat, mlflow_name
+from agileml.runs.loggers.services import MlflowLogger, WandbLogger, _Writer, mlflow_name, parameters_of
 from agileml.runs.supervision import SUPERVISION, Restart, Supervision
 
 JOB = {
@@ -36,7 +36,7 @@ BROKEN = {**JOB, "application": f"{__name__}:Broken"}
 
 def test_settings_are_flat() -> None:
     config = {"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}, "none": None, "empty": []}}
-    assert flat(config) == {"a": "1", "b.c": "[1, 2]", "b.d.e": "x"}
+    assert parameters_of(config) == {"a": "1", "b.c": "[1, 2]", "b.d.e": "x"}
 
 
 @given(st.text(min_size=1), st.sampled_from(["evaluation/", "application.settings."]))
