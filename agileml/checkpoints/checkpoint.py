@@ -23,44 +23,10 @@ import numpy as np
 
 from agileml.checkpoints.errors import CheckpointError, DamagedError, NotThereError, StoreError
 from agileml.checkpoints.format import Encoded, decode, encode
-from agileml.checkpoints.manifest import (
-    MANIFEST,
-    Identity,
-    Manifest,
-    PartInfo,
-    check_identity,
-    folder_of,
-    part_file,
-)
+from agileml.checkpoints.manifest import MANIFEST, Manifest, PartInfo, folder_of, part_file
 from agileml.checkpoints.store import Bytes, CheckpointStore
 from agileml.core.protocol.messages import Cut
 from agileml.core.protocol.view import CutId
-
-__all__ = [
-    "Check",
-    "CheckpointError",
-    "CheckpointStore",
-    "Condition",
-    "DamagedError",
-    "Found",
-    "Identity",
-    "Manifest",
-    "NotThereError",
-    "PartInfo",
-    "StoreError",
-    "check_identity",
-    "check_unused",
-    "drop_unfinished",
-    "find",
-    "last_epoch",
-    "newest",
-    "prune",
-    "read_part",
-    "survey",
-    "verify",
-    "write_manifest",
-    "write_part",
-]
 
 _PREFIX = "clock-"
 _OURS = re.compile(r"clock-(0|[1-9]\d*)-(0|[1-9]\d*)/(manifest\.json|part-(?:0|[1-9]\d*)\.safetensors)")
@@ -105,7 +71,7 @@ def write_part(store: CheckpointStore, name: CutId, partition: int, cut: Cut) ->
     """
     encoded = encode(name, partition, cut)
     file = f"{folder_of(name)}/{part_file(partition)}"
-    if (there := _manifest_there(store, name)) is not None:
+    if (there := find(store, name)) is not None:
         part = PartInfo(partition, encoded.size_bytes, _digest(encoded))
         if part not in there.parts:
             raise CheckpointError(
@@ -237,7 +203,10 @@ def newest(
 
 def find(store: CheckpointStore, name: CutId) -> Manifest | None:
     """The manifest of one checkpoint, None when there is none or it is damaged. Raises StoreError."""
-    return _manifest_there(store, name)
+    try:
+        return _read_manifest(store, name)
+    except (DamagedError, NotThereError):
+        return None
 
 
 def survey(store: CheckpointStore, check: Check, seen: Callable[[int], None] = lambda _: None) -> list[Found]:
@@ -348,13 +317,6 @@ def _read_manifest(store: CheckpointStore, name: CutId) -> Manifest:
         return Manifest.from_text(b"".join(store.get(file)), name)
     except DamagedError as error:
         raise DamagedError(f"{store.where}/{file} is damaged: it {error}") from error
-
-
-def _manifest_there(store: CheckpointStore, name: CutId) -> Manifest | None:
-    try:
-        return _read_manifest(store, name)
-    except (DamagedError, NotThereError):
-        return None
 
 
 def _is_intact(store: CheckpointStore, manifest: Manifest, part: PartInfo) -> bool:

@@ -159,11 +159,6 @@ class Manifest:
     identity: Identity
     parts: tuple[PartInfo, ...]
 
-    @property
-    def total_bytes(self) -> int:
-        """Of all parts."""
-        return sum(part.bytes for part in self.parts)
-
     def file(self, partition: int) -> str:
         """The name of a part in the store."""
         return f"{folder_of(self.name)}/{part_file(partition)}"

@@ -10,7 +10,8 @@ import typer
 from agileml.cli.harmless import harmless
 
 if TYPE_CHECKING:
-    from agileml.checkpoints.checkpoint import CheckpointStore, Found
+    from agileml.checkpoints.checkpoint import Found
+    from agileml.checkpoints.store import CheckpointStore
 
 
 def mount(app: typer.Typer) -> None:
@@ -36,7 +37,8 @@ def show(
     import json
     import sys
 
-    from agileml.checkpoints.checkpoint import CheckpointError, Condition
+    from agileml.checkpoints.checkpoint import Condition
+    from agileml.checkpoints.errors import CheckpointError
     from agileml.checkpoints.opening import open_store
 
     try:

@@ -11,15 +11,9 @@ from collections.abc import Callable
 
 from agileml.application import Application, Array, Update
 from agileml.checkpoints import checkpoint
-from agileml.checkpoints.checkpoint import (
-    CheckpointError,
-    CheckpointStore,
-    Identity,
-    Manifest,
-    NotThereError,
-    PartInfo,
-    StoreError,
-)
+from agileml.checkpoints.errors import CheckpointError, NotThereError, StoreError
+from agileml.checkpoints.manifest import Identity, Manifest, PartInfo, check_identity
+from agileml.checkpoints.store import CheckpointStore
 from agileml.core.compute.contract import initial_values
 from agileml.core.cuts.checkpoint import Checkpoint, Unreadable
 from agileml.core.protocol.commands import NodeEvent, PartSaved, SavePart, Seal
@@ -198,7 +192,7 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
     manifest = checkpoint.newest(store, report, checkpoint.Check.CHECKSUMS)
     if manifest is None:
         raise NotThereError(f"{store.where} holds no whole checkpoint, expected one to resume from")
-    if problems := checkpoint.check_identity(
+    if problems := check_identity(
         manifest, identity, may_change_optimizer=spec.may_change_optimizer
     ):
         raise CheckpointError("; ".join(problems))
@@ -234,7 +228,7 @@ def saved_before(
     try:
         for store in spec.stores():
             manifest = checkpoint.newest(store, report, checkpoint.Check.SIZES)
-            if manifest is not None and not checkpoint.check_identity(
+            if manifest is not None and not check_identity(
                 manifest, identity, may_change_optimizer=spec.may_change_optimizer
             ):
                 return _checkpoint(store, manifest, job)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from agileml.application import Array
-from agileml.checkpoints.checkpoint import Identity
+from agileml.checkpoints.manifest import Identity
 from agileml.core.compute.spans import Spans
 from agileml.core.controller.controller import Controller
 from agileml.core.protocol.commands import (

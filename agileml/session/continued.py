@@ -13,7 +13,7 @@ from agileml.events.run import ClockDone, MembershipChanged, Process, RunRestart
 from agileml.events.schema import SchemaError
 from agileml.events.sums import ClocksDone
 from agileml.runs.event_log import EVENTS, iterate_events, read_backwards
-from agileml.runs.folder import MARKET, FolderError, RunFolder
+from agileml.runs.folder import MARKET, FolderError
 from agileml.runs.progress import Screen
 from agileml.runs.supervision import Restart, read_supervision
 
@@ -78,10 +78,6 @@ class Continued:
         assert first is None or isinstance(first, Opened), "a service writes this line first"
         return first
 
-    def reopened(self) -> RunFolder:
-        """The folder with its log. Raises FolderError."""
-        return RunFolder.reopen(self.folder)
-
     def event(self, process: Process) -> RunRestarted:
         """The event that records the restart in the log."""
         at = self.restart.clock
@@ -104,7 +100,7 @@ def checked_clock(spec: RunSpec, job: Job) -> int:
 
     Returns its clock, 0 where the run begins at its start: a market buys for the work that is left.
     """
-    from agileml.checkpoints.checkpoint import Identity
+    from agileml.checkpoints.manifest import Identity
     from agileml.process.checkpoint_io import check_place, resumed
 
     check_place(spec)

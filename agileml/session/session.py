@@ -199,7 +199,7 @@ class _Session:
         if before is None:
             folder = RunFolder.create(self.config.out, self.name, overwrite=self.overwrite)
         else:
-            folder = before.reopened()
+            folder = RunFolder.reopen(before.folder)
         try:
             folder.write_config(dump(self.config))
             started_s = folder.events.now_s if before is None else 0.0

@@ -16,7 +16,6 @@ from agileml.application import Array, Table
 from agileml.checkpoints.checkpoint import (
     Check,
     CheckpointStore,
-    Identity,
     Manifest,
     NotThereError,
     last_epoch,
@@ -26,6 +25,7 @@ from agileml.checkpoints.checkpoint import (
     write_manifest,
     write_part,
 )
+from agileml.checkpoints.manifest import Identity
 from agileml.checkpoints.store import Bytes
 from agileml.config.job import from_values
 from agileml.core.parameters.loss_scale import LossScale, ScaleChange

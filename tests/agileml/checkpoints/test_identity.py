@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 
 from agileml.application import Table, Update
-from agileml.checkpoints.checkpoint import (
-    CheckpointStore,
-    Identity,
-    Manifest,
-    check_identity,
-    find,
-    newest,
-)
+from agileml.checkpoints.checkpoint import CheckpointStore, Manifest, find, newest
+from agileml.checkpoints.manifest import Identity, check_identity
 from agileml.config.job import from_values
 from agileml.core.protocol.view import CutId
 from tests.agileml.checkpoints.rig import (

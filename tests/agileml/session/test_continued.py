@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from agileml.checkpoints.checkpoint import Identity, Manifest, write_manifest, write_part
+from agileml.checkpoints.checkpoint import Manifest, write_manifest, write_part
+from agileml.checkpoints.manifest import Identity
 from agileml.checkpoints.store import FolderStore
 from agileml.config.job import JobConfig, from_values
 from agileml.core.protocol.view import CutId
