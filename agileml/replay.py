@@ -152,7 +152,9 @@ def _with_all(windows: Sequence[WorkWindow], machines: Sequence[str], units: flo
 
 def _joined(parts: Sequence[WorkWindow], machines: Sequence[str]) -> WorkWindow:
     """Windows in a row as one."""
-    by_machine = {name: sum((each.by_machine.get(name, NO_WORK) for each in parts), NO_WORK) for name in machines}
+    by_machine = {
+        name: sum((each.by_machine.get(name, NO_WORK) for each in parts), NO_WORK) for name in machines
+    }
     clocks = sum(each.clocks for each in parts)
     first, last = parts[0], parts[-1]
     return WorkWindow(last.epoch, last.clock, clocks, first.start_s, last.end_s, by_machine)

@@ -192,9 +192,7 @@ def resumed(spec: RunSpec, job: Job, identity: Identity, report: Callable[[str],
     manifest = checkpoint.newest(store, report, checkpoint.Check.CHECKSUMS)
     if manifest is None:
         raise NotThereError(f"{store.where} holds no whole checkpoint, expected one to resume from")
-    if problems := check_identity(
-        manifest, identity, may_change_optimizer=spec.may_change_optimizer
-    ):
+    if problems := check_identity(manifest, identity, may_change_optimizer=spec.may_change_optimizer):
         raise CheckpointError("; ".join(problems))
     if manifest.name.clock > job.clocks:
         raise CheckpointError(

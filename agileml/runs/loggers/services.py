@@ -154,7 +154,9 @@ class MlflowLogger(Callback):
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
         name = str(self._client.create_run(experiment, run_name=title).info.run_id)
-        named = {mlflow_name(key): value[:MOST_TEXT] for key, value in parameters_of(for_others(config)).items()}
+        named = {
+            mlflow_name(key): value[:MOST_TEXT] for key, value in parameters_of(for_others(config)).items()
+        }
         parameters = [Param(key, value) for key, value in named.items()]
         for start in range(0, len(parameters), MOST_PARAMETERS):
             self._client.log_batch(name, params=parameters[start : start + MOST_PARAMETERS])
