@@ -94,7 +94,7 @@ class MembershipChanges:
         """Begin an attempt under the next epoch, which is written first: no other attempt may ever use it."""
         control = self._control
         epoch = control.record.claimed + 1
-        control.change = ChangeRun(epoch, trigger, control.now_s)
+        control.begin_change(ChangeRun(epoch, trigger, control.now_s))
         control.persist(replace(control.record, claimed=epoch), self.claimed)
 
     # -- under way ------------------------------------------------------------------------------------------

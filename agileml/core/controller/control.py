@@ -66,7 +66,10 @@ class ControllerSettings:
 
 
 class Control:
-    """The state that the parts of one controller share. Only `record` is durable; machines report the rest again."""
+    """The state that the parts of one controller share. Only `record` is durable; machines report the rest again.
+
+    Only this class writes its private fields.
+    """
 
     def __init__(
         self,
@@ -84,26 +87,47 @@ class Control:
         self.plan = PlanRunner(plan, settings.seed, record.plan_fired, settings.ready_limit_s)
         self.log = log
         self.steps = StepLog()
-        self.now_s = 0.0  # of the current event
-        self.record = record  # the durable one
-        self.change: ChangeRun | None = None  # the attempt at a change under way
-        self.is_restarted = (
-            record.view is not None
-        )  # this controller found a view: until its first change is durable
-        self.is_halted = False  # it has stopped
-        self.cut_limit: Callable[[], int] = lambda: (
-            job.clocks
-        )  # clocks >= that may not start, for the sake of a cut
+        self._now_s = 0.0
         self._out: list[ControllerCommand] = []
+        self._record = record
         self._writing: tuple[Record, Callable[[], None]] | None = None  # and what to do once it is durable
+        self._change: ChangeRun | None = None
+        self._is_restarted = record.view is not None
+        self._is_halted = False
+        self._cut_limit: Callable[[], int] = lambda: job.clocks
         self._versions: dict[int, int] = {}  # by partition, the newest that its owner reported
 
     # -- queries --------------------------------------------------------------------------------------------
 
     @property
+    def now_s(self) -> float:
+        """The time of the current event."""
+        return self._now_s
+
+    @property
+    def record(self) -> Record:
+        """The durable record."""
+        return self._record
+
+    @property
     def is_writing(self) -> bool:
         """True while a record is being written."""
         return self._writing is not None
+
+    @property
+    def change(self) -> ChangeRun | None:
+        """The membership change under way."""
+        return self._change
+
+    @property
+    def is_restarted(self) -> bool:
+        """True in a controller that found a view, until its first change is durable."""
+        return self._is_restarted
+
+    @property
+    def is_halted(self) -> bool:
+        """True once this controller has stopped."""
+        return self._is_halted
 
     @property
     def view(self) -> View | None:
@@ -142,7 +166,7 @@ class Control:
     @property
     def limit(self) -> int:
         """Clocks >= the limit may not start yet."""
-        return min(self.plan.limit(self.job.clocks), self.cut_limit())
+        return min(self.plan.limit(self.job.clocks), self._cut_limit())
 
     @property
     def is_quiet(self) -> bool:
@@ -150,7 +174,7 @@ class Control:
         view = self.view
         return (
             view is not None
-            and self.change is None
+            and self._change is None
             and self._writing is None
             and all(self.members.epoch(node) == view.epoch for node in view.members)
         )
@@ -162,7 +186,7 @@ class Control:
 
     def is_current(self, epoch: int) -> bool:
         """True for the epoch of the durable view while no change is under way."""
-        return self.view is not None and self.change is None and epoch == self.view.epoch
+        return self.view is not None and self._change is None and epoch == self.view.epoch
 
     def tier(self, node: str) -> Tier:
         """The tier of a known machine."""
@@ -205,6 +229,13 @@ class Control:
 
     # -- updates --------------------------------------------------------------------------------------------
 
+    def limit_by(self, limit: Callable[[], int]) -> None:
+        """Forbid clocks >= `limit()` to start, too."""
+        self._cut_limit = limit
+
+    def begin_event(self, now_s: float) -> None:
+        self._now_s = now_s
+
     def ask(self, command: ControllerCommand) -> None:
         """Queue a command for the shell."""
         self._out.append(command)
@@ -234,7 +265,7 @@ class Control:
 
     def halt(self, kind: HaltKind, reason: str, trace: str = "") -> None:
         """Stop for good."""
-        self.is_halted = True
+        self._is_halted = True
         committed = self.record.committed.clock
         is_kept = kind is HaltKind.USER_CODE and self.view is not None and committed > 0
         kept = Finished(committed, self.view.backup) if is_kept and self.view is not None else None
@@ -257,10 +288,14 @@ class Control:
         for partition, version in versions:
             self._versions[partition] = max(version, self._versions.get(partition, 0))
 
+    def begin_change(self, change: ChangeRun) -> None:
+        """Record the attempt at a membership change that begins, in place of an earlier one."""
+        self._change = change
+
     def end_change(self) -> None:
         """End the change, whose view is durable, and forget the versions of the previous epoch."""
-        self.change = None
-        self.is_restarted = False
+        self._change = None
+        self._is_restarted = False
         self._versions = {}
 
     def persist(self, record: Record, then: Callable[[], None] = lambda: None) -> None:
@@ -275,5 +310,5 @@ class Control:
     def persisted(self, number: int) -> None:
         """Adopt the record `number`, which is durable now, and call what waited for it."""
         if self._writing is not None and number == self._writing[0].number:
-            (self.record, then), self._writing = self._writing, None
+            (self._record, then), self._writing = self._writing, None
             then()

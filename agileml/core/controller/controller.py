@@ -163,7 +163,7 @@ class Controller:
         """Take an event, begin the next step that it allows, and return the commands for the shell. Without `acts`
         another event follows at once that begins it: to look for the next step is to look at every machine."""
         control = self._control
-        control.now_s = now_s
+        control.begin_event(now_s)
         if control.is_halted:
             return []
         match event:

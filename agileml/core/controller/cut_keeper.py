@@ -34,7 +34,7 @@ class CutKeeper:
         self.ending = RunEnding(control.job.clocks)
         self._judged = 0  # the clock of the newest cut that was judged
         self.is_torn = False  # a part of the committed cut is on no machine any more
-        control.cut_limit = self.limit
+        control.limit_by(self.limit)
 
     @property
     def _lacks_steps(self) -> bool:

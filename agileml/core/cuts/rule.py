@@ -40,9 +40,8 @@ class OpenCut:
         self._partitions = partitions
         self._stored: dict[int, int] = {}  # partition -> bytes
         self._extra = 1
-        self.left_s: float | None = (
-            None  # when parts began to travel, as far as is known; None: they have not
-        )
+        # When parts began to travel, as far as is known; None: they have not.
+        self.left_s: float | None = None
         self.next: int | None = None
 
     def name(self, version: int, interval: int, last: int) -> None:
