@@ -1,4 +1,4 @@
-"""The faults of a soak: when each comes, drawn from a seed."""
+"""The faults of a soak: when each comes, drawn from a seed. A plan prints as text and parses back."""
 
 from __future__ import annotations
 
@@ -69,3 +69,12 @@ def draw(seed: int, seconds: float, every_s: float, heads: int, losses: int) -> 
 
 def to_text(plan: Sequence[Due]) -> str:
     return "".join(f"{due}\n" for due in plan)
+
+
+def from_text(text: str) -> tuple[Due, ...]:
+    """Raises ValueError for text that `to_text` did not write."""
+    found = []
+    for line in text.splitlines():
+        at_s, _, harm = line.partition(" s: ")
+        found.append(Due(float(at_s), Harm(harm)))
+    return tuple(found)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.soak_plan import HEADS, LOSSES, draw
+from benchmarks.soak_plan import HEADS, LOSSES, draw, from_text, to_text
 from benchmarks.soak_watch import allocated, slope
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @given(st.integers(0, 1000), st.integers(0, 4), st.integers(0, 4))
-def test_a_plan_is_what_was_asked_for(seed: int, heads: int, losses: int) -> None:
+def test_a_plan_is_what_was_asked_for_and_parses_back(seed: int, heads: int, losses: int) -> None:
     plan = draw(seed, 1800.0, 5.0, heads, losses)
     assert plan == draw(seed, 1800.0, 5.0, heads, losses)
     assert sum(due.harm in HEADS for due in plan) == heads
@@ -27,6 +27,11 @@ def test_a_plan_is_what_was_asked_for(seed: int, heads: int, losses: int) -> Non
     lives = [at for at, due in enumerate(plan) if due.harm in HEADS]
     for begin, end in zip([-1, *lives], [*lives, len(plan)], strict=True):
         assert sum(due.harm in LOSSES for due in plan[begin + 1 : end]) <= losses
+    again = from_text(to_text(plan))
+    assert [due.harm for due in again] == [due.harm for due in plan]
+    assert all(abs(one.at_s - other.at_s) < 0.01 for one, other in zip(again, plan, strict=True))
+    with pytest.raises(ValueError):
+        from_text("soon: machine\n")
 
 
 def test_growth_is_told_from_noise() -> None:
