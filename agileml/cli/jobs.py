@@ -38,7 +38,7 @@ Address = Annotated[
     ),
 ]
 TAIL_LINES = 5  # of a job that is over
-MESSAGE_SIGNS = 400  # of one that has printed nothing
+MESSAGE_CHARACTERS = 400  # of one that has printed nothing
 LATER_S = 60.0  # that a process may need to end after its run; a notebook lives on
 
 
@@ -243,7 +243,7 @@ def _show_job(job: SubmittedJob, server: JobServer, as_json: bool, *, is_one: bo
     if is_one:
         said = _plain(log)[-TAIL_LINES:] if job.is_over else []
         if not said and standing is None and job.message:  # what Ray says, as of a job that could not begin
-            said = [" ".join(job.message.split())[:MESSAGE_SIGNS]]
+            said = [" ".join(job.message.split())[:MESSAGE_CHARACTERS]]
         for text in said:
             print(f"  {text}")
 

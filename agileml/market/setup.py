@@ -30,7 +30,7 @@ from bidbrain.history.prices import History, Market, Steps
 from bidbrain.history.readers import HistoryError, read_history
 from bidbrain.instants import DAY_S, Interval, parse_instant
 from bidbrain.live.cloud import Cloud
-from bidbrain.live.dry_run import BudgetError, DryRun, MaxPriceError, dry_run
+from bidbrain.live.dry_run import DryRun, LimitError, dry_run
 from bidbrain.live.guards import Guards
 from bidbrain.live.job import JobPlan
 from bidbrain.live.journal import Opened
@@ -103,7 +103,7 @@ class MarketSetup:
             for hole in history.holes
             if hole.overlap(length).seconds
         ]
-        return (*notes, *history.gone_notes)
+        return (*notes, *history.market_notes)
 
     @property
     def vcpus(self) -> dict[str, int]:
@@ -189,10 +189,8 @@ def first_decision(setup: MarketSetup, cloud: Cloud | None = None) -> DryRun:
         return dry_run(setup.plan, cloud, setup.start_s)
     except PolicyError as error:
         raise ConfigError(f"{setup.plan.scheme}: {error}", key=("market", "policy")) from None
-    except BudgetError as error:
-        raise ConfigError(str(error).partition(": ")[2], key=("market", "budget_usd")) from None
-    except MaxPriceError as error:
-        raise ConfigError(str(error).partition(": ")[2], key=("market", "max_price")) from None
+    except LimitError as error:
+        raise ConfigError(error.detail, key=("market", error.key)) from None
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def _notes(
     notes += unused_note("--on-demand", own, history)
     notes += _left_out(others)
     notes += [f"a hole of {hole.seconds / 3600:.0f} h without any row: {hole}" for hole in history.holes]
-    return [*notes, *history.gone_notes]
+    return [*notes, *history.market_notes]
 
 
 def _left_out(products: Collection[str]) -> list[str]:

@@ -49,7 +49,8 @@ class Output(Console):
 
 def to_nowhere(stream: TextIO) -> None:
     """Lead a stream whose reader has gone to nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 LONG_S = 4.0  # loading what was compiled before takes less

@@ -157,7 +157,7 @@ class History:
         return History(steps, self.end_s, self.holes, self.sources, gone, gaps)
 
     @property
-    def gone_notes(self) -> tuple[str, ...]:
+    def market_notes(self) -> tuple[str, ...]:
         """A sentence for each market that ends early, and one for each that has a gap of its own."""
         ends = (
             f"{market} has no row after {show_instant(at_s)}, {(self.end_s - at_s) / DAY_S:.1f} days before the "

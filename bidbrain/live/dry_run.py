@@ -20,12 +20,20 @@ from bidbrain.money import HOUR_S, machine_seconds_micro_usd, show_usd
 BY_DEADLINE = ("expected_cost", "spot_2026")  # schemes that buy on demand what would come too late otherwise
 
 
-class BudgetError(ValueError):
-    """The budget does not pay for the first hour; the message is one sentence."""
+class LimitError(ValueError):
+    """A job cannot be done within a limit. key: of the limit. detail: what was found, and what is expected."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(f"{key}: {detail}")
+        self.key, self.detail = key, detail
 
 
-class MaxPriceError(ValueError):
-    """The highest price forbids machines that the scheme will need; the message is one sentence."""
+class BudgetError(LimitError):
+    """The budget does not pay for the first hour."""
+
+
+class MaxPriceError(LimitError):
+    """The highest price forbids machines that the scheme will need."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,9 @@ def _check_budget(plan: JobPlan) -> None:
     if budget < needed:
         first = "hour" if hold_s == HOUR_S else f"{hold_s / HOUR_S:.2f} h, with the time to drain,"
         raise BudgetError(
-            f"budget_usd: found {show_usd(budget)} $, expected at least {show_usd(needed)} $, "
-            f"the first {first} of the reliable machines alone"
+            "budget_usd",
+            f"found {show_usd(budget)} $, expected at least {show_usd(needed)} $, the first {first} of the reliable "
+            "machines alone",
         )
 
 
@@ -113,8 +122,9 @@ def _check_max_price(plan: JobPlan) -> None:
         return
     why = "close to its deadline the job buys them" if has_deadline else "it buys no others"
     raise MaxPriceError(
-        f"max_price: found {show_usd(most)} $, expected at least {show_usd(reliable.on_demand)} $, what a machine of "
-        f"{reliable.instance_type} costs on demand: {why}"
+        "max_price",
+        f"found {show_usd(most)} $, expected at least {show_usd(reliable.on_demand)} $, what a machine of "
+        f"{reliable.instance_type} costs on demand: {why}",
     )
 
 

@@ -96,7 +96,7 @@ def forecast(setting: Setting, scheme: Scheme, history: History) -> Forecast:
         pools,
         next((each.reason for each in ledger.entries if each.reason), "nothing is bought"),
         history.holes,
-        (*_missing_notes(setting, history), *own.history.gone_notes),
+        (*_missing_notes(setting, history), *own.history.market_notes),
     )
 
 

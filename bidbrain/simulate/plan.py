@@ -61,7 +61,7 @@ def make_plan(config: SimulateConfig, history: History) -> Plan:
             notes.append(f"{length}: no job starts in it")
         if hole.overlap(train).seconds:
             notes.append(f"{length}: tables leave it out")
-    notes += history.select(markets).gone_notes
+    notes += history.select(markets).market_notes
     setting = make_setting(config, history, markets, train, evaluate)
     pieces = history.usable(evaluate)
     schemes = tuple(config.schemes or DEFAULT_SCHEMES)

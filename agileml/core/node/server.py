@@ -212,6 +212,8 @@ class Server:
     def measured(
         self, epoch: int, clock: int, compute_s: Mapping[str, float], expected: Mapping[str, float]
     ) -> None:
+        """Take the seconds that each machine of the group computed for a clock, and the units per second that it
+        expects of the next one, with an all-reduce."""
         if (plans := self._plans_of(0, epoch)) is not None:
             plans.measured(clock, compute_s, expected)
 

@@ -325,22 +325,22 @@ def test_a_pool_that_alone_has_no_rows_for_days_is_named(tmp_path: Path) -> None
         if not 13 < day < 19  # a hole of all
     ]
     history = read_history([write(tmp_path / "p.csv", "\n".join([HEADER, *rows]) + "\n")])
-    (note,) = history.gone_notes
+    (note,) = history.market_notes
     assert note == (
         "c4.xlarge@us-west-2a has no row from 2016-01-02T00:00:00Z to 2016-01-09T00:00:00Z, 7.0 days, where others "
         "have: its price before is taken to hold"
     )
-    assert history.select([Market("c4.xlarge", "us-east-1a")]).gone_notes == ()
+    assert history.select([Market("c4.xlarge", "us-east-1a")]).market_notes == ()
 
 
 def test_a_pool_whose_rows_end_before_the_recording_does_is_named(tmp_path: Path) -> None:
     rows = [f"2016-01-0{day}T00:00:00Z,c4.xlarge,us-east-1a,Linux/UNIX,0.05" for day in range(1, 8)]
     rows += [f"2016-01-0{day}T01:00:00Z,c4.xlarge,us-east-1b,Linux/UNIX,0.06" for day in range(1, 3)]
     history = read_history([write(tmp_path / "p.csv", "\n".join([HEADER, *rows]) + "\n")])
-    (note,) = history.gone_notes
+    (note,) = history.market_notes
     assert note == (
         "c4.xlarge@us-east-1b has no row after 2016-01-02T01:00:00Z, 5.0 days before the recording ends: "
         "its last price is taken to hold"
     )
-    assert history.select([Market("c4.xlarge", "us-east-1a")]).gone_notes == ()
-    assert history.select(history.markets).gone_notes == (note,)
+    assert history.select([Market("c4.xlarge", "us-east-1a")]).market_notes == ()
+    assert history.select(history.markets).market_notes == (note,)
