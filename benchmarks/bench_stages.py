@@ -99,9 +99,8 @@ PARTS = {
     ),
     "backups": (Layout(1, 3, backups=False), Layout(1, 3), Layout(1, 2, backups=False), Layout(1, 2)),
     "auto": tuple(Layout(reliable, stage) for reliable in (4, 2, 1) for stage in (1, 2, 3, 0)),
-    "chosen": tuple(
-        Layout(reliable, stage) for reliable in (4, 2, 1) for stage in (3, 0)
-    ),  # 3 is the best of each
+    # 3 is the best of each.
+    "chosen": tuple(Layout(reliable, stage) for reliable in (4, 2, 1) for stage in (3, 0)),
     "thesis": (
         *(Layout(reliable, 1) for reliable in (4, 1)),
         Layout(1, 2),

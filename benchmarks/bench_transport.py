@@ -210,9 +210,8 @@ def main() -> None:
         serve_socket() if arguments.serve == "socket" else serve_transport(arguments)
         return
     if not arguments.default_malloc and "MALLOC_MMAP_MAX_" not in os.environ:
-        os.execve(
-            sys.executable, [sys.executable, *sys.argv], os.environ | MALLOC
-        )  # malloc reads them at start
+        # A process' malloc reads them when it starts.
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | MALLOC)
 
     passes, seconds = (1, 0.15) if arguments.quick else (3, 1.0)
     results: dict[str, list[float]] = {}

@@ -58,9 +58,8 @@ PARTS = (
     Part("BidBrain's bids", {"market": {"policy": "standard_agileml"}}, "usd"),
     TRANSIENT_PARAMETERS,
 )
-LARGER = {
-    "data": {"kind": "blobs", "examples": 2500, "features": 784, "classes": 100}
-}  # 314 kB of parameters
+# 314 kB of parameters.
+LARGER = {"data": {"kind": "blobs", "examples": 2500, "features": 784, "classes": 100}}
 
 
 def trained(values: Mapping[str, Any], off: Mapping[str, Any], seed: int, out: Path) -> dict[str, float]:

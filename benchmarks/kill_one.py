@@ -25,9 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(HERE), os.environ.get("PYTHONPATH", "")]
-)  # the machines read it too
+# The machines read it too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
 
 PEER_LIMIT_S = 540.0
 PEERS = (

@@ -90,9 +90,8 @@ class Trial:
     done_s: dict[int, float] = field(default_factory=dict)  # by completed clocks; the first time
     events: list[Happened] = field(default_factory=list)
     work: list[WorkDone] = field(default_factory=list)
-    units: list[tuple[float, int]] = field(
-        default_factory=list
-    )  # (when, units that all machines computed so far)
+    # Pairs: when, and the units that all machines had computed by then.
+    units: list[tuple[float, int]] = field(default_factory=list)
 
     helped: int = 0  # units that machines computed for others
 

@@ -171,9 +171,8 @@ OPTIMIZERS: dict[str, type[_Shaping | TorchConfig]] = {
     "torch": TorchConfig,
 }
 SERVED = tuple(kind for kind in OPTIMIZERS if kind != "torch")  # those that servers step
-BY_ROW = tuple(
-    kind for kind in SERVED if not OPTIMIZERS[kind].is_layerwise
-)  # also for tables that are sparse
+# Those that step sparse tables, too.
+BY_ROW = tuple(kind for kind in SERVED if not OPTIMIZERS[kind].is_layerwise)
 OptimizerConfig = Annotated[
     SgdConfig | MomentumConfig | AdagradConfig | AdamConfig | AdamWConfig | LambConfig | TorchConfig,
     BeforeValidator(one_of(OPTIMIZERS, "kind", default="sgd")),

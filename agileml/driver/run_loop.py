@@ -80,9 +80,8 @@ class RunLoop:
         self._cut_until: dict[str, float] = {}
         self._bytes_due_s = 0.0
         self._spent_due_s = time.monotonic() + SPENT_S
-        self._spent_s: dict[
-            str, tuple[float, ...]
-        ] = {}  # by machine; of those that went since the last line too
+        # By machine; of those that went since the last line too.
+        self._spent_s: dict[str, tuple[float, ...]] = {}
         self._sent = SentBytes()
         self._standstill = ""  # what the run is waiting for, if anything
         self._stop_signal = stop_signal

@@ -76,9 +76,8 @@ class EventLog:
             if not os.fstat(self._file).st_size:  # a power failure took the line that it had begun with
                 os.write(self._file, header().encode() + b"\n")
         self.on_event: Callable[[RunEvent], None] = lambda event: None  # called with each event as it comes
-        self.on_line_lost: Callable[[str], None] = lambda sentence: (
-            None
-        )  # called when a line is left out for the first time
+        # Called when a line is left out for the first time.
+        self.on_line_lost: Callable[[str], None] = lambda sentence: None
 
     @property
     def now_s(self) -> float:

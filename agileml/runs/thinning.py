@@ -29,12 +29,13 @@ from agileml.events.schema import Logged, RunEvent
 from agileml.events.sums import ClocksDone, CutsCommitted, Standing
 
 HOUR_S = 3600.0
+# Pairs of the run's age and the interval, in s.
 INTERVALS = (
     (0.0, 0.0),
     (600.0, 1.0),
     (6 * HOUR_S, 10.0),
     (48 * HOUR_S, 60.0),
-)  # (age of the run, interval), in s
+)
 TOTALS = (BytesSent, WorkersSpent, Standing, Billed)  # the last one of an interval says all
 BY_MACHINE = 60.0  # events with a figure for every machine come so much more rarely
 T = TypeVar("T", bound=RunEvent)

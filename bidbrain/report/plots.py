@@ -122,9 +122,8 @@ def plot_cost_against_runtime(results: Sequence[Result], path: Path) -> Path:
         axis.grid(True, color="#e5e7eb", linewidth=0.8)
         axis.set_title(f"cost against runtime, jobs of {length:g} h", fontsize=11, loc="left")
     pairs = [zip(*axis.get_legend_handles_labels(), strict=True) for axis in axes]
-    named = {
-        name: handle for each in pairs for handle, name in each
-    }  # in one panel a scheme may have finished nothing
+    # In one panel a scheme may have finished nothing.
+    named = {name: handle for each in pairs for handle, name in each}
     if named:
         place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
         axes[-1].legend(list(named.values()), list(named), frameon=False, fontsize=9, **place)

@@ -31,9 +31,8 @@ PR_SET_PDEATHSIG = 1
 def main(folder: Path, links: Path, count: int) -> None:
     """Fork the workers and wait for them."""
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    trace_model(
-        nn.Linear(1, 1), (torch.zeros(1, 1),)
-    )  # the exporter loads most of itself when it is first used
+    # The exporter loads most of itself when it is first used.
+    trace_model(nn.Linear(1, 1), (torch.zeros(1, 1),))
     gc.collect()
     gc.freeze()
     numbers: dict[int, int] = {}  # of workers, by their process

@@ -184,9 +184,8 @@ class SharedSender:
             for slot in range(self._memory.slots):
                 if self._memory.is_free(slot):
                     return slot
-            time.sleep(
-                20e-6
-            )  # more messages than the schedule has in flight: only sums of replicas far apart
+            # More messages than the schedule has in flight: only sums of replicas far apart.
+            time.sleep(20e-6)
 
 
 def _round_up(size: int) -> int:

@@ -97,9 +97,8 @@ class Worker:
         self._last_kind = self.schedule.kinds(self.stage)[-1]
         self._defers = self._last_kind is Kind.WEIGHTS
         self._flights: dict[int, _Flight] = {}
-        self._rest: dict[
-            int, list[Tensor | None]
-        ] = {}  # gradients of weights that a backward did not put off
+        # Gradients of weights that a backward did not put off.
+        self._rest: dict[int, list[Tensor | None]] = {}
         self._sums: dict[int, TreeSum] = {}
         self._updates = deque(self._all_updates())  # that are still to be made here
         self._foreign = [r.foreign for r in ends.receivers() if r.foreign]

@@ -23,10 +23,8 @@ from straggler.speed.predictors import FREE, Resources, RestartingEma
 
 WINDOW = 16  # clocks, that a choice looks back at
 WORTH = 0.05  # of a clock, that another remedy must save in them
-QUICK, QUICK_WORTH = (
-    4,
-    0.2,
-)  # the same, where shares by speed save much; a few busy clocks of equal workers do not
+# The same, where shares by speed save much; a few busy clocks of equal workers do not.
+QUICK, QUICK_WORTH = 4, 0.2
 # Standard errors, that it must save as well: fewer for help, which clocks then prove right or wrong.
 TIMES, QUICK_TIMES, HELP_TIMES = 5.0, 10.0, 2.5
 HOLD = 0.01  # see `LbBsp`

@@ -66,9 +66,8 @@ class FusedAws:
         self.changes: list[str] = []
         self.seen: Counter[str] = Counter()
         self.not_yet: set[str] = set()  # launch templates whose instance profile EC2 does not know yet
-        self.late: dict[
-            str, str
-        ] = {}  # a change that meets this error once: it names what is not known there yet
+        # A change that meets this error once: it names what is not known there yet.
+        self.late: dict[str, str] = {}
         self.blind_after_launch = 0  # so many lists of instances do not show the head yet
         self.blind = 0
         self.blind_after_put = 0  # so many lists of parameters do not show one that was just made

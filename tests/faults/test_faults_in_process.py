@@ -218,9 +218,8 @@ def test_a_wall_clock_that_is_set_back_stops_nothing(tmp_path: Path, monkeypatch
     values = job(MLR, plan=[{"at_clock": 20, "kill": 1}])
     ran = FaultRig(values, tmp_path, set_back).finish()
     assert ran.sha256 == reference(values)
-    at_s = [
-        each.at_s for each in ran.events if not isinstance(each.event, ClockDone)
-    ]  # machines date their clocks
+    # Machines date their clocks.
+    at_s = [each.at_s for each in ran.events if not isinstance(each.event, ClockDone)]
     assert at_s == sorted(at_s)
 
 

@@ -57,9 +57,8 @@ class Server:
         self.allowed: Callable[[Right], bool] = lambda right: True
         self.token = secrets.token_hex(16)
         self.seen = Counter[str]()
-        self.fail: Callable[[str, str], int] = lambda method, path: (
-            0
-        )  # the status to answer with, before or after
+        # The status to answer with, before or after.
+        self.fail: Callable[[str, str], int] = lambda method, path: 0
         self.account = Path()
         self.port = 0
         self.is_stopping = False

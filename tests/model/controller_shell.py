@@ -38,9 +38,8 @@ POLL_S = 0.05  # after which the driver has asked for events and written them
 
 # Tries whatever stage there is.
 RESTLESS = TrialRule(clocks=1, settle=0, try_gain=-99.0, keep_gain=0.0, worth=-1e12)
-EAGER = RecutRule(
-    gain=0.01, looks=1, worth=0.0, clocks=1, apart_s=0.3
-)  # cuts stages anew for next to nothing
+# Cuts stages anew for next to nothing.
+EAGER = RecutRule(gain=0.01, looks=1, worth=0.0, clocks=1, apart_s=0.3)
 
 
 class ModelError(AssertionError):

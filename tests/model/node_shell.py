@@ -60,9 +60,8 @@ class SimulatedNode(Process):
     deadline_s: float | None = None
     is_sick: bool = False  # the next units that it computes fail
     is_gone: bool = False  # and everybody was told so
-    unanswered_s: dict[str, float] = field(
-        default_factory=dict
-    )  # since when others do not answer its transport
+    # Since when others do not answer its transport.
+    unanswered_s: dict[str, float] = field(default_factory=dict)
     is_mute: bool = False  # its user code never gives the interpreter up
     failure: Failure | None = None
     thread: ChunkedThread | None = None  # where machines help each other

@@ -36,6 +36,7 @@ from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineMode, 
 from straggler.consistency import Elastic, consistency
 from tests.model.staged_toy import StagedToy
 
+# Modes without sparse tables.
 DENSE = (
     "allreduce",
     "dense",
@@ -43,18 +44,19 @@ DENSE = (
     "overlap",
     "batches",
     "denseasppool",
-)  # modes without sparse tables
+)
 ELASTIC = ("elastic", "denseelastic")  # modes with supersteps
 POOLED = ("asppool", "ssppool", "denseasppool")  # modes with one pool of bundles
 ASYNC = ("stash", "none", "vertical_sync", "double_buffered")  # pipelines without a flush
 OVERLAPS = {"overlap": Overlap.ON, "batches": Overlap.BATCHES}
+# Modes that end with the bits of the sequential run.
 SAME_BITS = (
     "bsp",
     "dense",
     "overlap",
     "batches",
     "flush",
-)  # modes that end with the bits of the sequential run
+)
 
 
 @cache

@@ -122,9 +122,8 @@ def prepared_from(
     if schedule is not None:
         factors = TorchSchedule(schedule, optimizer)
         section["schedule"] = {"kind": "application"}
-    data = replace(
-        load_data(Settings(), dataset, collate), test=None
-    )  # evaluate_on brings the items of its own
+    # `evaluate_on` brings the items of its own.
+    data = replace(load_data(Settings(), dataset, collate), test=None)
     if batch_size is None:
         raise InputError(
             "prepare(): found no batch_size, expected the items of a clock, over all machines together"

@@ -218,9 +218,8 @@ class FlatModule:
         """The sum of each parameter's elements, frozen ones too but none that is read by row: it also shows changes
         that torch does not count, as those of `parameter.data`."""
         numbers = ((name, p.detach()) for name, p in (*self.parameters, *self._frozen) if not p.is_complex())
-        return {
-            name: repr(p.sum(dtype=torch.float64).item()) for name, p in numbers
-        }  # as text NaN equals itself
+        # As text NaN equals itself.
+        return {name: repr(p.sum(dtype=torch.float64).item()) for name, p in numbers}
 
     def late_parameter(self) -> str | None:
         """A parameter that needs a gradient and did not when the module was laid out; None: there is none."""

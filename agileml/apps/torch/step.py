@@ -205,9 +205,8 @@ class Stepper:
         """A batch's share of the clock's loss, as backward begins with it."""
         if self.loss_scale is None:
             return loss * share
-        wide = (
-            loss.float() if loss.dtype == torch.float16 else loss
-        )  # the scale alone may be more than float16 holds
+        # The scale alone may be more than float16 holds.
+        wide = loss.float() if loss.dtype == torch.float16 else loss
         return wide * (share * self.loss_scale)
 
     @property

@@ -57,9 +57,8 @@ class GrowingLog:
             if b'"log"' not in line[:8]:
                 yield from_line(line.decode())
             begin = self._file.tell()
-        self._file.seek(
-            begin
-        )  # half a line is read again: the next process of the run may write another one there
+        # Half a line is read again: the next process of the run may write another one there.
+        self._file.seek(begin)
 
 
 class RunPage:
@@ -136,9 +135,8 @@ def of_job(name: str, output: Callable[[], str], state: Callable[[], str]) -> Ca
         for text in lines[seen:]:
             if (parsed := parse_line(text)) is not None:
                 snapshot, clocks_per_s = parsed
-                is_known = snapshot.loss is not None and math.isfinite(
-                    snapshot.loss
-                )  # mixed precision may overflow
+                # Mixed precision may overflow.
+                is_known = snapshot.loss is not None and math.isfinite(snapshot.loss)
                 standing = Standing(**{**vars(snapshot), "loss": snapshot.loss if is_known else None})
                 view.standing(standing, clocks_per_s)
             elif text.startswith("proteus: "):

@@ -161,9 +161,8 @@ def test_plan(tmp_path: Path) -> None:
     )  # fmt: skip
     assert all(set(each) == documented()["plan"] for each in found)
     best, second, fewer = found
-    assert (
-        best["machines"] is None and best["data_parallel_seconds"] is None
-    )  # the model fits no single device
+    # The model fits no single device.
+    assert best["machines"] is None and best["data_parallel_seconds"] is None
     assert best["seconds_per_minibatch"] <= second["seconds_per_minibatch"]
     assert fewer["machines"] == 3 and best["compared"] and not second["compared"]
     assert {**json.loads((out / "plan.json").read_text()), "machines": None} == best

@@ -209,9 +209,8 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert (done.state, done.snapshot.clock, done.snapshot.clocks) == (State.DONE, 8, 8)
     assert done.process == this_process()
     (out / "summary.json").unlink()
-    assert (
-        read_status(out).state is State.BROKEN
-    )  # its process, this one, is alive, but has let go of the log
+    # Its process, this one, is alive, but has let go of the log.
+    assert read_status(out).state is State.BROKEN
     log = EventLog(out / EVENTS, continue_at_s=1.0)
     assert read_status(out).state is State.RUNNING
     log.close()

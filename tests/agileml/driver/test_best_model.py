@@ -46,10 +46,11 @@ def values(**more: Any) -> dict[str, Any]:
     job = {
         "application": "torch",
         "model": {"batch_size": 16, "evaluate_every": 5},
+        # So high that the test loss has its minimum early.
         "optimizer": {
             "kind": "adamw",
             "learning_rate": 0.1,
-        },  # so high that the test loss has its minimum early
+        },
         "clocks": 33,
         "seed": 3,
         "slices": 4,

@@ -87,9 +87,8 @@ def test_with_ssp_help_counts_every_unit_once_and_saves_time(tmp_path: Path) -> 
     assert {clock.examples for clock in clocks[3::4]} == {clocks[3].examples}
     assert np.mean([c.loss for c in clocks[-4:]]) < 0.5 * np.mean([c.loss for c in clocks[:4]])
     computed, helped = units(rig)
-    assert (
-        computed >= ran.clocks * 64
-    )  # what an owner and its helper both computed is counted once all the same
+    # What an owner and its helper both computed is counted once all the same.
+    assert computed >= ran.clocks * 64
     assert helped > 100
 
 

@@ -115,9 +115,8 @@ def test_a_quota_that_a_deadline_may_need_is_noted() -> None:
     scale = replace(SCALE, deadline_vcpus=31)
     (note,) = [c for c in checks(SITE, scale, facts(quotas=there)) if c.verdict is not Verdict.GOOD]
     assert note.verdict is Verdict.NOTE
-    assert (
-        "37 vCPUs, the most that this job may use is 38" in note.text
-    )  # 2 of the head, 4 and whole machines of 4
+    # 2 of the head, 4 and whole machines of 4.
+    assert "37 vCPUs, the most that this job may use is 38" in note.text
     assert all(c.verdict is Verdict.GOOD for c in checks(SITE, SCALE, facts(quotas=there)))
 
 

@@ -44,9 +44,8 @@ def test_steps_say_what_the_rows_say(rows: list[tuple[int, int]]) -> None:
     first = min(t for t, _ in rows)
     for now in range(first, 62):
         for bid in (0, 3, 9):
-            later = [
-                t for t in range(now + 1, 64) if (naive_price(rows, t) or 0) > bid
-            ]  # a price above the bid after the grant
+            # A price above the bid after the grant.
+            later = [t for t in range(now + 1, 64) if (naive_price(rows, t) or 0) > bid]
             changes = [t for t in later if naive_price(rows, t) != naive_price(rows, t - 1)]
             still = (naive_price(rows, now) or 0) > bid
             gone = steps.eviction_s(now, bid)

@@ -29,10 +29,8 @@ from agileml.apps.torch.flat import DTYPES, PARAMETERS, FlatModule
 FORMS = {"fused", "foreach", "capturable"}  # ways of computing the same step
 STATE, NUMBERS = "optimizer", "optimizer_scalars"
 IS_THERE = ""  # the key of the flag that says whether a parameter has a state
-TORCH_NAMES = {
-    "learning_rate": "lr",
-    "weight_decay": "weight_decay",
-}  # of a group's settings, ours and torch's
+# A group's settings, by our names: torch's.
+TORCH_NAMES = {"learning_rate": "lr", "weight_decay": "weight_decay"}
 
 
 def parameter_groups(

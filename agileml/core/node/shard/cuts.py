@@ -16,9 +16,8 @@ from agileml.core.parameters.apply import Applied
 from agileml.core.protocol.messages import Cut, Rows
 from agileml.core.protocol.view import CutId
 
-Copied = Callable[
-    [Sequence[Array | None] | None], Cut
-]  # the present version: these rows of sparse tables, or all
+# Copies the present version: these rows of sparse tables, or all.
+Copied = Callable[[Sequence[Array | None] | None], Cut]
 
 
 class ShardCuts:

@@ -152,9 +152,8 @@ model.train()
 
 def test_a_backward_between_two_batches_is_the_scripts_own(tmp_path: Path) -> None:
     """As of an evaluation: it counts in no batch."""
-    head = HEAD.replace("nn.BatchNorm1d(24), ", "").replace(
-        "nn.Dropout(0.1), ", ""
-    )  # so that gradients stream
+    # So that gradients stream.
+    head = HEAD.replace("nn.BatchNorm1d(24), ", "").replace("nn.Dropout(0.1), ", "")
     found = []
     for number, between in enumerate(("", SALIENCY)):
         path = script(tmp_path, head=head, rest=loop(BODY + between))

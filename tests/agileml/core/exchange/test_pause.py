@@ -115,9 +115,8 @@ def test_a_join_waits_but_not_where_nobody_may_go_on() -> None:
     assert script.asked() == ["r0", "t0", "t1"] and len(script.views) == 1
     for machine in script.machines.values():
         for copies in machine.shards.values():
-            copies.update(
-                dict.fromkeys(copies, script.job.clocks)
-            )  # the last clock is done: no sum will come
+            # The last clock is done: no sum will come.
+            copies.update(dict.fromkeys(copies, script.job.clocks))
     script.heartbeats()
     assert script.workers == {"r0", "t0", "t1", "t2"}
 

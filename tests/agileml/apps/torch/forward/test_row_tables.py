@@ -145,9 +145,8 @@ def test_a_unit_reads_the_rows_that_its_batch_names_and_updates_those_that_a_los
         unit, items, {name: v[rows[name]] if name in rows else v for name, v in whole.items()}
     )
     assert found.rows["users.weight"].tolist() == np.unique(users).tolist()
-    assert found.rows["items.weight"].tolist() == [
-        row for row in np.unique((goods, before)) if row
-    ]  # no padding
+    # No padding.
+    assert found.rows["items.weight"].tolist() == [row for row in np.unique((goods, before)) if row]
     assert "unused.weight" not in found.tables
 
 
