@@ -54,7 +54,7 @@ class SimulateConfig(BaseModel):
     min_delta: float = Field(0.0, ge=0.0, le=MOST)
     grant_delay_s: int = Field(0, ge=0, lt=3600)
     slot_vcpus: int | None = Field(None, gt=0, le=MOST)
-    # What a machine sends and receives; paid between zones and regions, on-demand machines being in the zone `home`.
+    # The traffic of a machine, both ways; paid between zones and regions, on-demand machines being in the zone `home`.
     traffic_gb_per_h: float = Field(0.0, ge=0.0, le=MOST)
     traffic_usd_per_gb: dict[str, float] = {}
     home: str | None = None

@@ -41,8 +41,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Depth:
-    """What a number of minibatches in flight per input replica gives and takes (thesis, figure 5.18): simulated seconds
-    per minibatch, and the bytes of a device of each stage."""
+    """A number of minibatches in flight per input replica, and its price (thesis, figure 5.18): simulated seconds per
+    minibatch, and the bytes of a device of each stage."""
 
     in_flight: int
     simulated_s: float

@@ -51,7 +51,7 @@ def _name(folder: Path) -> str:
 
 
 def _started(folder: Path) -> bytes:
-    """What tells this run from all others; empty where there is no log of it."""
+    """Bytes that tell this run from all others; empty where there is no log of it."""
     try:
         first = read_first(folder / EVENTS, 8)
     except (OSError, SchemaError):

@@ -79,7 +79,7 @@ def _copy(found: list[Path], to: Path) -> None:
 
 
 def _about(file: Path) -> str:
-    """What a config says of itself: the first sentence of its first comment, or a JSON file's `description`."""
+    """A config's description of itself: the first sentence of its first comment, or a JSON file's `description`."""
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
         return str(json.loads(text).get("description", ""))

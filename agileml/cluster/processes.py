@@ -141,7 +141,7 @@ def cluster_here(processes: Iterable[psutil.Process] | None = None) -> str:
 
 
 def _believed(note: Path) -> str:
-    """What Ray has noted; nothing where there is no note, or another user's."""
+    """The text of a note of Ray's; empty where there is none, or another user's."""
     try:
         file = os.open(note, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -254,7 +254,7 @@ def reach(address: str, timeout_s: float = REACH_TIMEOUT_S) -> str:
 
 
 def meant(address: str) -> str:
-    """What `auto` stands for where RAY_ADDRESS names a cluster, by its GCS or dashboard; another address as it is."""
+    """The address in RAY_ADDRESS, of a GCS or dashboard, for `auto` where there is one; any other address as it is."""
     named = os.environ.get("RAY_ADDRESS", "")
     return named if address == "auto" and named not in ("", "auto") else address
 

@@ -63,8 +63,9 @@ def split_of(config: JobConfig, cores: int) -> Split:
 
 
 def capacity_of(config: JobConfig, cores: int, speed: float) -> float:
-    """What a machine of so many cores and this speed can compute, relative to others: by the cores that it computes
-    with, with GPUs by its processes, one for each. A stage of a pipeline computes with one thread. Raises ConfigError.
+    """The computing power of a machine of so many cores and this speed, relative to others: by the cores that it
+    computes with, with GPUs by its processes, one for each. A stage of a pipeline computes with one thread. Raises
+    ConfigError.
     """
     split = split_of(config, cores)
     if config.pipeline is not None:

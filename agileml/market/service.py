@@ -214,7 +214,7 @@ class OpenMarket:
         return self.state.closing
 
     def _left(self, why: str) -> str:
-        """What a job that could not be closed has left: machines, orders, or its bill alone."""
+        """The sentence about the remains of a job that could not be closed: machines, orders, or its bill alone."""
         state = self.state
         machines = [
             each.instance_id for each in state.open_instances() if each.instance_id not in state.released

@@ -65,7 +65,7 @@ class EarlyStopping(Callback):
             self._best, self._best_clock, self._without = value, clock, []
             return None
         if clock > self._best_clock:  # not after a rollback to before the best
-            # What comes again after a rollback counts once.
+            # An evaluation that comes again after a rollback counts once.
             self._without = [*(before for before in self._without if before < clock), clock]
         if len(self._without) < self.patience:
             return None

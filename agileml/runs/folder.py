@@ -38,7 +38,7 @@ SUMMARY, REPORT = "summary.json", "report.html"
 TRACE = "trace.json"
 EARLIER = ".earlier-run"  # a folder in that of the run: the files of the run before, until this one has begun
 FILES = (CONFIG, EVENTS, MODEL, BEST, OPTIMIZER, SUMMARY, REPORT)
-# What loggers write, and the names that services have given a run.
+# The files of loggers, and the names that services have given a run.
 SERIES = ("clocks.csv", "evaluations.csv", "metrics.jsonl", "tensorboard", "wandb_run", "mlflow_run")
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.tmp")  # see `replacing`
 MARKET = "market"  # a folder in that of the run: journal, ledger and prices of its market

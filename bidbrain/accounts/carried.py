@@ -101,7 +101,7 @@ class Carried:
 
 
 def _moved_gb(rates: Sequence[tuple[int, float]], begin_s: int, until_s: int) -> float:
-    """What one machine moves within [begin_s, until_s)."""
+    """The traffic of one machine within [begin_s, until_s), in GB."""
     starts = [max(begin_s, at_s) for at_s, _ in rates]
     ends = [*(min(until_s, at_s) for at_s, _ in rates[1:]), until_s]
     spans = zip(starts, ends, rates, strict=True)

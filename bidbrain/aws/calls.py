@@ -49,7 +49,7 @@ CREDENTIALS = {
 }
 NO_RIGHT = "UnauthorizedOperation"
 ENCODED = "Encoded authorization failure message:"  # then a page for AWS' own eyes, another one each time
-# What AWS answers, too, where a region is not enabled for the account.
+# AWS answers these, too, where a region is not enabled for the account.
 CLOSED_REGION = {"AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException"}
 KNOWN_TOKEN, UNKNOWN_MACHINE = "IdempotentParameterMismatch", "InvalidInstanceID.NotFound"
 # All that botocore itself repeats a few times is among them; `LimitExceededException` is left out, as it names quotas.

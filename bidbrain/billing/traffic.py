@@ -1,4 +1,4 @@
-"""What a job's machines send each other, and what that costs between zones and regions. Pure.
+"""The traffic between a job's machines, and its price between zones and regions. Pure.
 
 A machine sends and receives `gb_per_h` GB in an hour, with all others of the fleet in equal shares: partitions of the
 model, and the machines that read and change them, are spread evenly. So two machines exchange gb_per_h / (N - 1), and

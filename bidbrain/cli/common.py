@@ -109,7 +109,7 @@ def new_folder(path: Path) -> Path:
 
 
 def unwritable(path: Path | str, error: OSError) -> TyperException:
-    """What becomes of results that cannot be written: one sentence, and exit code 1, as the input was good."""
+    """The error for results that cannot be written: one sentence, and exit code 1, as the input was good."""
     return TyperException(f"{error.filename or path}: cannot be written ({error.strerror or error})")
 
 

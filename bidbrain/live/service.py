@@ -162,7 +162,7 @@ class Service:
             quotes = self._quotes(now_s)
             decided = state.decided
             if decided is not None and not self._carry_out(decided, now_s):
-                # What has ended, and the reliable machines, do not wait for an answer to the rest of the decision.
+                # Ended machines, and the reliable ones, do not wait for an answer to the rest of the decision.
                 self._held.record_until(now_s, ended)
                 self._steps.buy_reliable(now_s)
                 return

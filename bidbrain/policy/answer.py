@@ -1,4 +1,4 @@
-"""What a policy answers, checked before anything is done about it: the same live and simulated."""
+"""The answer of a policy, checked before anybody acts on it: the same live and simulated."""
 
 from __future__ import annotations
 

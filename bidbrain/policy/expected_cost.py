@@ -247,7 +247,7 @@ class ExpectedCost:
         short = view.job.cap_vcpus - sum(h.vcpus for h in (*(e.holding for e in judged), *bought))
         if plan.lateness.late and short > 0:
             actions.append(self._on_demand_for(short))
-        # What is to be left goes when others are ready in its place; on-demand machines when spot is ready.
+        # Holdings to be given back go when others are ready in their place; on-demand machines when spot is ready.
         spare = ready + sum(h.vcpus for h in leaving) - size
         actions += given_back([holding for holding in leaving if holding.phase is Phase.HELD], spare)
         wanted = view.job.cap_vcpus if plan.lateness.late else 0

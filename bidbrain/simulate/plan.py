@@ -237,7 +237,7 @@ def make_setting(
 
 
 def routes_of(config: SimulateConfig, markets: Sequence[Market]) -> Routes | None:
-    """What traffic between these pools costs; None: nothing. Raises ConfigError for an unknown price or zone."""
+    """The prices of traffic between these pools; None: free. Raises ConfigError for an unknown price or zone."""
     if not config.traffic_gb_per_h:
         for key, value in (("home", config.home), ("traffic_usd_per_gb", config.traffic_usd_per_gb)):
             if value:

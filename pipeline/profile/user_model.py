@@ -64,7 +64,7 @@ def _from_file(path: Path) -> Any:
 
 
 def _free_name(path: Path) -> str:
-    """What the module of a file is called: another module of that name, as our own `pipeline`, stays where it is."""
+    """A name for the module of a file: another module of that name, as our own `pipeline`, stays where it is."""
     there = sys.modules.get(path.stem)
     if there is None or os.path.realpath(getattr(there, "__file__", None) or "") == os.path.realpath(path):
         return path.stem

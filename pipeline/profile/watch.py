@@ -1,4 +1,4 @@
-"""What happens in one step of a module: hooks at the boundaries of calls, and at the nodes of autograd's graph."""
+"""The course of one step of a module: hooks at the boundaries of calls, and at the nodes of autograd's graph."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Watch:
         span = len(self.stamps)
         self.stamps.append((key, self.pending))
         self.pending = []
-        # What it passes on unchanged (Identity, dropout of nothing) is the output of the layer that made it.
+        # A tensor that it passes on unchanged (Identity, dropout of nothing) is the output of the layer that made it.
         made = [t for t in tensors_of(output) if not self._is_known(t)]
         self.record.outputs[span] = bytes_of(made)
         todo = [t.grad_fn for t in tensors_of(output) if t.grad_fn is not None]

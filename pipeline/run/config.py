@@ -112,7 +112,7 @@ class PipelineConfig(_Strict):
 
     @model_validator(mode="after")
     def _leaves_to_the_planner(self) -> Self:
-        """What only the planner heeds is refused where there is nothing for it to plan."""
+        """Refuse keys that only the planner heeds where there is nothing for it to plan."""
         if self.plan is not None and self.recompute != "never":
             raise ValueError("plan says itself which stages recompute: leave recompute out")
         is_given = self.plan is not None or self.stages != "auto" or self.replicas != "auto"

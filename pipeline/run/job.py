@@ -111,7 +111,7 @@ class Job:
                 values[name].copy_(value)
 
     def state_dict(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the user's own model loads: a tied weight under each of its names, no constants of the recording.
+        """The state dict of the user's own model: a tied weight under each of its names, no constants of the recording.
 
         tensors: by the names of `traced.values`.
         """

@@ -129,7 +129,7 @@ def _lives(
     outputs = {node for node in traced.outputs if isinstance(node, fx.Node)}
     owner: dict[fx.Node, int] = {}
     last_use: dict[fx.Node, int] = {}
-    # What the output shows of a buffer or input that the forward changes travels from the stage that changes it:
+    # Where the output shows a buffer or input that the forward changes, it travels from the stage that changes it:
     # another stage's own copy does not change.
     changed = [node for node, name in traced.buffers.items() if name in traced.changed]
     inputs = [traced.inputs[place] for place in sorted(traced.overwritten)]

@@ -127,7 +127,7 @@ def _of_module(
 
 
 def _drawn() -> tuple[object, bytes, int]:
-    """What changes when a random number of Python or NumPy is drawn."""
+    """The states of Python's and NumPy's generators, which change with each number that is drawn."""
     _, keys, place, *_ = np.random.get_state()
     return random.getstate(), np.asarray(keys).tobytes(), int(place)
 

@@ -177,8 +177,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[nn.Module, ExportedProgram]:
-    """What was recorded, and torch.export's program of it. Raises StageError, whose sentence names the innermost module
-    that failed."""
+    """The recorded module, and torch.export's program of it. Raises StageError, whose sentence names the innermost
+    module that failed."""
     if callable(own := getattr(model, "stages", None)) and not isinstance(own, nn.Module):
         parts = list(own())
         if not parts or not all(isinstance(part, nn.Module) for part in parts):
@@ -232,8 +232,8 @@ class _Recorder(fx.Interpreter):
 
 @dataclass(frozen=True)
 class _Observed:
-    """What one run showed: facts, changed, rewritten and overwritten of `TracedModel`, and which tensors show memory of
-    others."""
+    """The findings of one run: facts, changed, rewritten and overwritten of `TracedModel`, and tensors that show
+    others' memory."""
 
     facts: dict[fx.Node, Fact]
     changed: frozenset[str]

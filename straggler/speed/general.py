@@ -21,7 +21,7 @@ STARTS = 12
 
 
 def general_net() -> Net:
-    """What CPU and memory do to a speed in general: trained on a trace of each kind and seed, from random weights."""
+    """How CPU and memory change a speed in general, as a net: from random weights, on a trace of each kind and seed."""
     inputs, changes = [], []
     for make in (regimes, bursts, drift):
         for seed in SEEDS:

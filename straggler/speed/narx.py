@@ -187,7 +187,7 @@ class Narx:
 
 
 def examples(rows: Floats, usual: float) -> tuple[Floats, Floats]:
-    """What `train` takes: inputs (N - 2, 6) and changes (N - 2,) from rows (N, 3) of log speed, CPU and memory."""
+    """Arguments of `train`: inputs (N - 2, 6) and changes (N - 2,) from rows (N, 3) of log speed, CPU and memory."""
     v, c, m = rows[:, 0], rows[:, 1], rows[:, 2]
     return as_inputs(usual, v[1:-1], v[:-2], c[2:], c[1:-1], m[2:], m[1:-1]), np.diff(v)[1:]
 

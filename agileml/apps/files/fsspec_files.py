@@ -11,7 +11,7 @@ from typing import Any
 from agileml.application import InputError
 from agileml.apps.files.places import DataFile
 
-# What services say about a file that changes with its content; spelt in many ways, here without capitals.
+# Facts about a file that change with its content, as services name them; spelt in many ways, here without capitals.
 CHANGING = {
     *("etag", "e_tag", "md5hash", "crc32c", "generation", "version", "sha256", "checksum", "blob_id"),
     *("last_modified", "lastmodified", "updated", "mtime", "modified", "created"),
@@ -68,7 +68,7 @@ def _file(url: str, about: dict[str, Any]) -> DataFile:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Whatever a service's library raises, as one sentence."""
+    """Turns any error of a service's library into one sentence."""
     try:
         yield
     except InputError:

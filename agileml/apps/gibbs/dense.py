@@ -54,7 +54,7 @@ class DenseSampler:
         return loss
 
     def changes(self) -> Array:
-        """What all sweeps changed in the counts."""
+        """The changes of the counts by all sweeps."""
         if self._apart is not None:
             return self._apart
         changes: Array = self._counts[: self._before.size].reshape(self._before.shape) - self._before

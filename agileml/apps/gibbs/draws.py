@@ -1,4 +1,4 @@
-"""What both samplers need."""
+"""Priors and random draws, which both samplers use."""
 
 from __future__ import annotations
 

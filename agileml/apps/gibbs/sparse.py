@@ -65,7 +65,7 @@ class SparseSampler:
         return loss
 
     def changes(self) -> Array:
-        """What all sweeps changed in the counts."""
+        """The changes of the counts by all sweeps."""
         return self._change
 
 

@@ -342,7 +342,7 @@ def _parts(schedule: Any) -> Iterator[Any]:
 
 
 def _functions(schedule: Any) -> Iterator[Any]:
-    """What a schedule, or one that it is made of, calls of the user's."""
+    """The user's functions that a schedule calls, or one that it is made of."""
     yield from getattr(schedule, "lr_lambdas", ())
     for part in getattr(schedule, "_schedulers", ()):
         yield from _functions(part)

@@ -129,7 +129,7 @@ class Script:
 
     @property
     def is_quiet(self) -> bool:
-        """What it prints is not shown."""
+        """True while its output is not shown."""
         return self._is_quiet
 
     @is_quiet.setter

@@ -25,7 +25,7 @@ class UserCode(Protocol):
         """The name by which errors refer to it."""
 
     def main(self) -> Main | None:
-        """What it finds in `sys` while it runs once; None: what is there."""
+        """Its state of `sys` while it runs once; None: `sys` as it is."""
 
     def run(self, main: Main | None) -> None:
         """Run it from its first line."""
@@ -33,7 +33,7 @@ class UserCode(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Main:
-    """What a script finds in `sys`: its arguments, itself as the main module, and the folder of its imports."""
+    """A script's state of `sys`: its arguments, itself as the main module, and the folder of its imports."""
 
     arguments: list[str]
     module: ModuleType

@@ -36,7 +36,7 @@ class BatchState(Enum):
 
 
 class PassOverData:
-    """What a loader tells of its data, as torch's DataLoader does."""
+    """The facts about its data that a loader has, as torch's DataLoader has them."""
 
     _prepared: Prepared
 

@@ -60,7 +60,7 @@ def lay_out(shapes: Iterable[tuple[str, Sequence[int]]]) -> tuple[TensorSpan, ..
 
 @dataclass(frozen=True)
 class ConstantBuffer:
-    """What a module has under the name of a buffer that is not saved, and how often that was written to."""
+    """The value of a buffer that is not saved, and how often it was written to."""
 
     name: str
     value: Any

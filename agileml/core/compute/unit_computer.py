@@ -42,7 +42,7 @@ class Reads:
     by_partition: tuple[tuple[Array | None, ...], ...]
 
     def taken_from(self, partitions: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        """What is read of the blocks of all partitions."""
+        """The rows that are read, of the blocks of all partitions."""
         return [
             [block if rows is None else block[rows] for block, rows in zip(blocks, wanted, strict=True)]
             for blocks, wanted in zip(partitions, self.by_partition, strict=True)
@@ -258,7 +258,7 @@ class UnitComputer:
         return found
 
     def _leaves(self, inputs: Inputs, numbers: Sequence[int], is_all: bool) -> Iterator[Contribution]:
-        """What each unit adds to a sum. `is_all`: these are all its units."""
+        """The contribution of each unit to a sum. `is_all`: these are all its units."""
         if is_all and self.application.sums_are_exact:
             yield from self._compute_each(inputs, numbers)
         else:

@@ -131,7 +131,7 @@ def clock_seconds(
         for before, behind, count in zip((0.0, *links_s), (*links_s, 0.0), replicas, strict=True)
     ]
     if not rules.flushes:
-        # What is exchanged while a stage computes shares the links with what it passes on.
+        # Sums that a stage exchanges while it computes share the links with the tensors that it passes on.
         beside_s = [s + passed for s, passed in zip(exchange_s[:-1], carried_s, strict=False)]
         return max(*busy_s[:-1], *beside_s, *carried_s, busy_s[-1] + exchange_s[-1])
     slowest = max(range(len(busy_s)), key=busy_s.__getitem__)

@@ -34,8 +34,8 @@ def unit_ranges(units: int, weights: Mapping[str, float]) -> dict[str, tuple[int
 
 @lru_cache(maxsize=1024)
 def exchanged(units: int, machines: int) -> float:
-    """What the busiest link of a stage carries each way in a clock, over the bytes of the stage's layers, where its
-    machines are alike and own as much: sums to the owners, then the new weights back."""
+    """The bytes that the busiest link of a stage carries each way in a clock, over those of the stage's layers, where
+    its machines are alike and own as much: sums to the owners, then the new weights back."""
     sums = [
         subtrees_between(*ends)
         for ends in unit_ranges(units, {str(each): 1.0 for each in range(machines)}).values()

@@ -87,8 +87,8 @@ class PageView:
         self._base = clock if self._base is None else self._base
 
     def _projected_usd(self) -> float | None:
-        """What the whole run will have cost if its clocks go on to cost what they did. Those before a checkpoint that
-        it began from are on another bill."""
+        """The cost of the whole run if its clocks go on to cost as much as before. Those before a checkpoint that it
+        began from are on another bill."""
         spent_usd, base = self._now.get("spent_usd"), self._base or 0
         done, all_ = self._now.get("clock", 0) - base, self._now.get("clocks", 0) - base
         return spent_usd * all_ / done if spent_usd is not None and done > 0 else None

@@ -189,7 +189,7 @@ class Expenses(BaseModel):
         return {each.job for each in self.held.values()} | {each.job for each in self.orders.values()}
 
     def forget_ends(self, newest: str) -> None:
-        """Nobody asks any more how the machines of other jobs than the newest ended."""
+        """Forget how the machines of other jobs than the newest ended: no driver asks for them any more."""
         self.over = {name: each for name, each in self.over.items() if each.job == newest}
 
     def forget_orders(self, job: str) -> None:

@@ -33,7 +33,7 @@ NAMING = (
 
 @dataclass(frozen=True)
 class RegionImage:
-    """What machines of another region start from: an AMI id of that region, and the AMI's root device."""
+    """The image of machines in another region: an AMI id of that region, and the AMI's root device."""
 
     image: str
     root_device: str
@@ -261,14 +261,14 @@ def role_policy(names: Names, role: str, types: Sequence[str], image: str) -> di
 
 
 def region_policy(names: Names, region: str, types: Sequence[str], image: str) -> dict[str, Any]:
-    """What the head's role may do in another region. names: of the home region; image: the AMI there."""
+    """The policy of the head's role for another region. names: of the home region; image: the AMI there."""
     there = replace(names, region=region)
     values = {**there.pseudo_parameters, "Name": names.stack, "Types": ",".join(types), "Image": image}
     return dict(resolved(load(REGION)["Resources"]["HeadHere"]["Properties"]["PolicyDocument"], values))
 
 
 def regions_policy(names: Names, regions: Sequence[str], vpc: str) -> dict[str, Any]:
-    """What the person who runs `proteus aws` may do beside `operator_policy` where there are other regions.
+    """The policy of the person who runs `proteus aws`, beside `operator_policy`, where there are other regions.
 
     names, vpc: of the home region.
     """

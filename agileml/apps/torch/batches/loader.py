@@ -106,7 +106,7 @@ class Loader:
         found = self._ahead.pop((request.clock, request.units), None)
         if found is None:
             found = self._submitted(request)
-        # What was fetched for other clocks was for units that others have now, or for a time before a rollback.
+        # Items of other clocks were fetched for units that others have now, or before a rollback.
         for key in [key for key in self._ahead if not request.clock <= key[0] <= request.clock + 1]:
             self._ahead.pop(key).cancel()
         return self._result(found)

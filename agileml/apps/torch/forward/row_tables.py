@@ -40,7 +40,7 @@ _GETTERS = [
     "is_cuda",
     "retains_grad",
 ]
-# What asks about a tensor and not for its values, and what torch's own modules and optimizers do with its gradient.
+# Calls that ask about a tensor and not for its values, and torch's own modules' and optimizers' for its gradient.
 _ABOUT = {getattr(Tensor, name).__get__ for name in _GETTERS} | {
     Tensor.grad.__set__,
     Tensor.size,

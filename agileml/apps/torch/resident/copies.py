@@ -43,7 +43,7 @@ class Copies(Protocol):
         """Begin to copy the pieces. arrays: what is whole when they are copied."""
 
     def settle(self) -> None:
-        """What is asked of the device from now on, by this thread, comes after the copies that were begun."""
+        """Have this thread's later work on the device wait for the copies that were begun."""
 
 
 @dataclass(frozen=True)

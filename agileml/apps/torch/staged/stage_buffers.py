@@ -70,7 +70,7 @@ class StageBuffers:
         return found
 
     def changes(self, after: Sequence[Tensor], share: float) -> list[tuple[Array | None, ...]]:
-        """What a unit with this share of the clock's items made of the buffers: (after - before) x share, for each
+        """The change of the buffers by a unit with this share of the clock's items: (after - before) x share, for each
         partition and table; None where no buffer of the model's changes. Raises InputError as `share_of_change`."""
         return [
             tuple(

@@ -285,7 +285,7 @@ class TorchStage:
         return at, span.start - self.edges[at]
 
 
-# What numpy does not have travels as whole numbers of the same size.
+# Numbers of a dtype that numpy lacks travel as whole numbers of the same size.
 _BITS = {torch.bfloat16: torch.int16, torch.complex32: torch.int32}
 _BITS |= {dtype: torch.uint8 for name, dtype in vars(torch).items() if name.startswith("float8_")}
 
