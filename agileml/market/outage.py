@@ -20,7 +20,7 @@ class Outage:
     _said: set[str] = field(default_factory=set)
 
     def failed(self, now_s: float, reason: str, again_s: float) -> str | None:
-        """Count a failure. Returns what is to be said: a sentence for each new reason; None for one that was said.
+        """Count a failure. Returns the sentence to show for a new reason; None for one that it has returned before.
 
         again_s: seconds from one try to the next.
         """
@@ -35,7 +35,7 @@ class Outage:
         return f"{reason}{before}; it is asked again every {again_s:g} s"
 
     def worked(self, now_s: float) -> str | None:
-        """A step of the service went through. Returns what is to be said once the outage is over."""
+        """A step of the service went through. Returns the sentence to show once the outage is over."""
         if not self.count or now_s - self._last_s < QUIET_S:
             return None
         count, lasted_s = self.count, self._last_s - self._since_s

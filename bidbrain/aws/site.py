@@ -52,7 +52,7 @@ class Site(BaseModel):
 
     name: of the stack, in all names and tags. zones: where spot machines are bought; the first one has the head and
     the reliable machines. types: of the spot machines. image: an AMI id, or resolve:ssm:PARAMETER. subnets: zone ->
-    subnet id; of the default VPC where nothing is said. bucket: one that is there already; None: one of our own.
+    subnet id; empty: those of the default VPC. bucket: one that is there already; None: one of our own.
     boundary: the ARN of a permissions boundary of both roles.
     on_demand, vcpus: dollars per hour and vCPUs of types that the package's table does not know. orphan_after_s: a
     machine ends itself when the head has had no driver of the market for so many seconds. stack_budget_usd: the most

@@ -39,7 +39,7 @@ class StagesMissingError(ValueError):
 def stages_in(events: Iterable[StagesArranged], clocks: int) -> tuple[StagesFrom, ...]:
     """The stages that computed the first `clocks` clocks. Raises StagesMissingError.
 
-    Those of a later epoch replace what was said of their clocks before: a rollback has undone it.
+    Those of a later epoch replace earlier ones of the same clocks, which a rollback has undone.
     """
     found: list[StagesFrom] = []
     for event in sorted(events, key=lambda event: event.epoch):

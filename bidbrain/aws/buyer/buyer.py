@@ -300,7 +300,7 @@ class Buyer:
     def look(self) -> None:
         """Pay for what there is; end what earlier jobs left, and all machines past a limit or without a driver.
 
-        A list or a price that AWS does not give is said and left out: without prices machines cost what they did last.
+        The buyer reports a list or a price that AWS does not give, and goes on: without prices machines cost as before.
         Raises CloudError where machines could not be ended, or where there are no limits.
         """
         now_s, expenses = self._clock.now_s(), self._expenses

@@ -50,7 +50,7 @@ class BuyerServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         path.chmod(0o666)  # the kernel names the user who connects; `_Connection` decides
 
     def look(self, stopping: threading.Event, every_s: float = LOOK_S) -> None:
-        """Have the buyer look until `stopping` is set; a problem is said and tried again."""
+        """Have the buyer look until `stopping` is set. After a problem, which it prints, it tries again."""
         while not stopping.wait(every_s):
             with self.lock:
                 try:
