@@ -179,6 +179,7 @@ class Settings:
     is_deterministic: bool = False  # a unit gives the same bits each time
     is_alone: bool = False  # there is one machine at most: nobody waits for its sums or compares its seconds
     is_staged: bool = False  # units go through the stages of a pipeline: compute as those do, bit for bit
+    has_devices: bool = True  # False: machines reserve none, so no process chooses one by itself
 
     def rng(self, *key: int) -> np.random.Generator:
         """Random numbers that depend on the job's seed and `key` alone, not on the process that draws them."""

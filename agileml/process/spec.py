@@ -72,6 +72,9 @@ HOLD = 0.01  # the share of a clock that another plan must be expected to save, 
 # Errors and timeouts then reach the thread that waits for a sum; otherwise a watchdog of torch ends the process.
 NCCL_VARIABLES = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
+# Ray hides the devices that a machine does not reserve; newer ones where they are told to.
+HIDING_VARIABLES = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+
 # A workspace of this size lets cuBLAS give the same bits each time.
 CUBLAS_VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -84,7 +87,8 @@ class RunSpec:
     to resume from, a folder or s3://bucket/prefix. `unit_s`: seconds of a unit, on machines of a market that stand for
     slower ones; 0 for the config's. `restarts`: how often the head of this run died before; `least_epoch`: the newest
     epoch until then. `stages`: the layers of a pipeline, measured once where the run begins. `may_change_optimizer`: a
-    resume takes the optimizer's settings from this config, not from the checkpoint.
+    resume takes the optimizer's settings from this config, not from the checkpoint. `hides_devices`: Ray hides the
+    devices of its nodes, of which machines reserve none.
     """
 
     run: str
@@ -97,6 +101,7 @@ class RunSpec:
     least_epoch: int = 0
     stages: StagePlan | None = None
     may_change_optimizer: bool = False
+    hides_devices: bool = False
 
     def machine_name(self, number: int) -> str:
         """The name of the `number`-th machine to start, from 0. No other machine of the run ever has it."""
@@ -119,6 +124,7 @@ class RunSpec:
             is_alone=config.machines.max == 1,
             is_staged=config.pipeline is not None,
             units_per_slice=config.units_per_slice,
+            has_devices=not self.hides_devices,
         )
 
     def _placed(self, path: Any) -> Any:
@@ -459,6 +465,7 @@ def variables_of(config: JobConfig) -> dict[str, str]:
         "MALLOC_TOP_PAD_": str(1 << 26),
         # Heaps of other threads hold 64 MB each, and malloc returns them whatever the other variables say.
         "MALLOC_ARENA_MAX": "1",
+        **HIDING_VARIABLES,
     }
     if config.deterministic:
         variables |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

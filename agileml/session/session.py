@@ -134,7 +134,14 @@ class _Session:
         self.setup = self._market_setup(run) if config.market is not None else None
         unit_s = self.setup.pacing.unit_s if self.setup is not None else 0.0
         self.spec = RunSpec(
-            run, config, application, os.getcwd(), place, unit_s, may_change_optimizer=change_optimizer
+            run,
+            config,
+            application,
+            os.getcwd(),
+            place,
+            unit_s,
+            may_change_optimizer=change_optimizer,
+            hides_devices=not config.machines.gpus,
         )
         if self.continued is not None:
             self.spec = replace(

@@ -178,7 +178,7 @@ class ScriptModule(TorchModule):
         return stepper
 
     def _new_stepper(self, flat: FlatModule) -> LoopStepper:
-        if not self.model.is_on_cuda:
+        if not self.model.is_on_cuda(self.settings):
             return LoopStepper(flat, no_objective)
         return LoopCudaStepper(
             flat,

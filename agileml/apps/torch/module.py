@@ -130,7 +130,7 @@ class TorchModule(Application):
 
     def _stepper_of(self, flat: FlatModule) -> Stepper:
         objective = objective_of(self._function("step"), self._own["loss"] or self.model.loss)
-        if not self.model.is_on_cuda:
+        if not self.model.is_on_cuda(self.settings):
             return Stepper(flat, objective, self.model.autocast)
         from agileml.apps.torch.cuda import CudaStepper
 

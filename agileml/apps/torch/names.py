@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from agileml.application import InputError, LossScaleRule
+from agileml.application import InputError, LossScaleRule, Settings
 from agileml.apps.torch.flat import FlatModule
 from agileml.apps.torch.objective import Objective, OutputLoss, UserStep
 from agileml.apps.user_code import function_named
@@ -80,15 +80,16 @@ class ModuleConfig(Section):
             )
         return (self.loss_scale or LossScaleConfig()).rule()
 
-    @property
-    def is_on_cuda(self) -> bool:
-        """Units are computed on a CUDA device. Raises InputError."""
+    def is_on_cuda(self, settings: Settings) -> bool:
+        """Units are computed on a CUDA device. Where the job's machines have none, `auto` takes none in one process
+        either, which would have other bits. Raises InputError."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError(
                 "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
                 "(machines.gpus reserves one)"
             )
-        return self.device != "cpu" and torch.cuda.is_available()
+        may = self.device == "cuda" or (self.device == "auto" and settings.has_devices)
+        return may and torch.cuda.is_available()
 
 
 def objective_of(step: Callable[..., Any] | None, loss: Callable[..., Any] | str) -> Objective:

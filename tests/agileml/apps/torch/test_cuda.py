@@ -1,9 +1,13 @@
 """The device of a torch job: CUDA computes what the CPU does, to rounding; none is a sentence if it was asked for."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import agileml
 from agileml.application import InputError, Settings, Unit
 from agileml.apps.torch.flat import BUFFERS, PARAMETERS
 from agileml.apps.torch.module import TorchModule
@@ -52,3 +56,22 @@ def test_cuda_without_a_device_is_a_sentence() -> None:
     tables = {table.name: app.initial(table) for table in app.tables()}  # the controller needs no device
     with pytest.raises(InputError, match=r"model\.device: found cuda, expected auto or cpu"):
         app.process(Unit(0, 0), app.load(0), tables)
+
+
+def test_a_run_whose_machines_have_no_device_computes_on_none_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray hides what machines do not reserve, so theirs are the CPU's bits, on a computer with a device as well."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    seen = set()
+
+    def step(module: torch.nn.Module, batch: Any) -> torch.Tensor:
+        seen.add(batch[0].device.type)
+        return module(batch[0]).square().mean()
+
+    x = np.ones((8, 2), np.float32)
+    app = TorchModule(build=lambda: torch.nn.Linear(2, 1), dataset=((x, x), (x, x)), step=step)
+    machines = {"reliable": 1, "transient": 0, "max": 1}
+    values = {"application": "torch", "model": {"batch_size": 8}, "clocks": 2, "machines": machines}
+    agileml.run(values, application=app, sequential=True, out=tmp_path / "run")
+    assert seen == {"cpu"}
