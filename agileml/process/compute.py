@@ -278,6 +278,8 @@ class ComputeThread(ComputeJobs):
         with limited_threads(self._threads) if self._threads else nullcontext():
             try:
                 self._load_kernels()
+                if self._threads > 1:
+                    self._work.application.use_threads(self._threads)
                 warm_up(self._work.application)
                 while self._next():
                     pass

@@ -105,6 +105,7 @@ class ScriptModule(TorchModule):
             model, is_resident = self.model, bool(self.settings.optimizer)
             self._script = Script(self.source, model.batch_size, model.threads, is_resident=is_resident)
             self._script.is_quiet = not self._is_shown
+            self._script.threads = self.threads
         return self._script
 
     @property
@@ -190,6 +191,11 @@ class ScriptModule(TorchModule):
     def _turn(self) -> tuple[int, int, int, float]:
         found, clock = self.prepared, self._clock
         return clock, clock // found.clocks_per_pass, found.schedule_steps(clock), found.factor(clock)
+
+    def use_threads(self, count: int) -> None:
+        super().use_threads(count)
+        if self._script is not None:
+            self._script.threads = count
 
     def loss_scale(self) -> LossScaleRule | None:
         return self.prepared.loss_scale

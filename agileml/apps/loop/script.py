@@ -111,12 +111,12 @@ class Script:
     def __init__(
         self, source: UserCode, batch_size: int | None = None, threads: int = 1, *, is_resident: bool = False
     ) -> None:
-        """batch_size: of the config, where prepare() names none. threads: of torch. is_resident: its optimizer steps
-        where machines compute."""
+        """batch_size: of the config, where prepare() names none. threads: of torch; `threads` may change them from the
+        next batch on. is_resident: its optimizer steps where machines compute."""
         self.is_resident = is_resident
         self._source, self._main = source, source.main()
         self.batch_size = batch_size
-        self._torch_threads = threads
+        self.threads = self._set_threads = threads
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()  # None: the run is over
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -221,11 +221,14 @@ class Script:
         turn = self._turns.get()
         if turn is None:
             raise ScriptStopped
+        if self.threads != self._set_threads:
+            self._set_threads = self.threads
+            torch.set_num_threads(self.threads)  # OpenMP keeps it for each thread
         return turn
 
     def _run(self) -> None:
         _here.script = self
-        torch.set_num_threads(self._torch_threads)  # OpenMP keeps it for each thread
+        torch.set_num_threads(self._set_threads)
         try:
             self._source.run(self._main)
             self._answers.put(ScriptEnded())

@@ -53,6 +53,9 @@ class ComputeProcess:
         self._pace = Pace(start.spec.pace_s, start.speed)
         application.started()  # only the machine itself needs initial values
         load_kernels(job)
+        # Where the bits must not depend on their number, the application has those that it says itself.
+        if (threads := start.splits[0].threads) > 1 and not job.deterministic:
+            application.use_threads(threads)
         warm_up(application)
 
     def answers(self, order: Order) -> list[Answer]:

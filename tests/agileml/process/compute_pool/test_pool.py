@@ -112,6 +112,17 @@ def open_results() -> set[int]:
     return found
 
 
+def test_an_application_is_told_how_many_threads_a_process_has() -> None:
+    application = "tests.agileml.process.compute_pool.failing:CountsThreads"
+    alone = Alone({"application": application, "deterministic": False}, (Split(2, 3),))
+    try:
+        found = alone.compute(span(0, 8))
+    finally:
+        alone.pool.stop()
+    assert isinstance(found, Computed), found
+    assert sum(part.loss for _, part in found.contributions) / 8 == 3
+
+
 @pytest.mark.slow
 def test_the_quickest_split_stays_and_the_other_processes_end() -> None:
     values = {
