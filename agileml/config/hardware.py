@@ -47,8 +47,10 @@ def split_of(config: JobConfig, cores: int) -> Split:
             f"found {threads}, expected at most {cores}: a machine's Ray node has {_cores(cores)}",
             key=("machines", "threads"),
         )
-    if machines.workers == "auto" and config.optimizer.kind == "torch":
-        return Split(1, threads)  # one process has the replica
+    if config.optimizer.kind == "torch":
+        # One process has the replica, and the order of its sums is free: it takes all cores where nothing is said.
+        is_open = machines.threads == "auto" and "threads" not in config.model and machines.gpus < 1
+        return Split(1, max(1, cores) if is_open else threads)
     if machines.workers == "auto" and config.consistency.kind == "elastic":
         return Split(1, threads)  # one minibatch at a time
     if machines.workers == "auto":

@@ -14,6 +14,9 @@ def config(machines: dict[str, Any], **more: Any) -> Any:
     return from_values({"application": "mlr", "clocks": 9, "machines": machines} | more)
 
 
+REPLICA = {"application": "torch", "exchange": "allreduce", "optimizer": {"kind": "torch", "name": "AdamW"}}
+
+
 @pytest.mark.parametrize(
     ("machines", "more", "cores", "expected"),
     [
@@ -26,6 +29,11 @@ def config(machines: dict[str, Any], **more: Any) -> Any:
         ({"gpus": 0.5}, {}, 8, Split(8, 1)),
         ({}, {"model": {"threads": 2}}, 8, Split(4, 2)),
         ({}, {"model": {"threads": 4}}, 2, Split(1, 4)),  # as the model says, with fewer cores as well
+        ({}, REPLICA, 8, Split(1, 8)),  # one process has the parameters
+        ({"workers": 1}, REPLICA, 8, Split(1, 8)),
+        ({"threads": 4}, REPLICA, 8, Split(1, 4)),
+        ({}, REPLICA | {"model": {"threads": 2}}, 8, Split(1, 2)),
+        ({"gpus": 1}, REPLICA, 8, Split(1, 1)),
     ],
 )
 def test_a_machine_computes_with_all_its_cores(
