@@ -53,7 +53,7 @@ class LossOff:
         last = clocks[-max(2, round(LAST_SHARE * len(clocks))) :]
         wanted = np.array([reference[clock] for clock in last])
         off = np.array([losses[clock] for clock in last]) - wanted
-        scale = float(wanted.mean())
+        scale = abs(float(wanted.mean()))  # a likelihood is below 0
         return cls(float(off.mean()) / scale, float(off.std(ddof=1)) / len(last) ** 0.5 / scale)
 
     @property

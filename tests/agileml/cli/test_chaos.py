@@ -191,4 +191,6 @@ def test_a_loss_is_off_by_what_chance_does_not_explain() -> None:
     assert worse.mean == pytest.approx(0.08) and not worse.is_small
     noisy = LossOff.of({clock: loss * draw.uniform(0.5, 1.6) for clock, loss in wanted.items()}, wanted)
     assert noisy.error == pytest.approx(0.04, rel=0.4) and noisy.is_small
+    below = LossOff.of({clock: 2 * draw.uniform(-1.6, -0.5) for clock in wanted}, dict.fromkeys(wanted, -2.1))
+    assert below.error > 0 and below.is_small, "losses may be below 0"
     assert "NOT WITHIN 5%" in str(worse) and "NOT" not in str(noisy)
