@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agileml.application import Application, Array, StagePlan
+from agileml.application import Application, Array, InputError, StagePlan
 from agileml.config.job import JobConfig, load
 from agileml.config.section import Section
 from agileml.config.text import ConfigError, show
@@ -141,6 +141,9 @@ def train_again(
         return None
     except (StepsMissingError, StagesMissingError) as error:  # the run has its result all the same
         print(f"proteus: verify: {log}: {error}; nothing is compared", file=Screen())
+        return None
+    except InputError as error:  # of a process without the devices that machines have
+        print(f"proteus: verify: {error}; nothing is compared", file=Screen())
         return None
 
 

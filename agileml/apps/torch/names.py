@@ -81,15 +81,19 @@ class ModuleConfig(Section):
         return (self.loss_scale or LossScaleConfig()).rule()
 
     def is_on_cuda(self, settings: Settings) -> bool:
-        """Units are computed on a CUDA device. Where the job's machines have none, `auto` takes none in one process
-        either, which would have other bits. Raises InputError."""
+        """This process computes on a CUDA device. Where the job's machines have none, `auto` takes none in one process
+        either, which would have other bits."""
+        may = self.device == "cuda" or (self.device == "auto" and settings.has_devices)
+        return may and torch.cuda.is_available()
+
+    def check_device(self) -> None:
+        """Raise InputError where units want a CUDA device that is not here. The process that started the machines may
+        have none, and evaluates their result on the CPU."""
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError(
                 "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
                 "(machines.gpus reserves one)"
             )
-        may = self.device == "cuda" or (self.device == "auto" and settings.has_devices)
-        return may and torch.cuda.is_available()
 
 
 def objective_of(step: Callable[..., Any] | None, loss: Callable[..., Any] | str) -> Objective:

@@ -57,6 +57,7 @@ class UnitComputation:
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         app = self._app
+        app.model.check_device()
         stepper = app.stepper
         prepared = None
         if app.flat.row_parameters:
