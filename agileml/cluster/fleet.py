@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 from agileml.cluster import ray_cluster
+from agileml.cluster.devices import check_gpus, gpus_here
 from agileml.cluster.errors import ClusterError
 from agileml.cluster.local import LocalCluster
 from agileml.cluster.ray_cluster import GcsWatch, TieredNode
@@ -144,7 +145,7 @@ class LocalFleet:
         self._config = spec.config
         waiting = spec.waiting_machines()
         start = spec.config.machines
-        _check_gpus(start.gpus, nvidia_gpus() if start.gpus else 0, "this computer")
+        check_gpus(start.gpus, gpus_here() if start.gpus else 0, "this computer")
         self._orders: deque[tuple[Tier, bool]] = deque(
             [(Tier.RELIABLE, True)] * start.reliable
             + [(Tier.TRANSIENT, True)] * start.transient
@@ -248,7 +249,7 @@ class ExistingFleet:
         most = ray_cluster.most_gpus() if gpus else None
         if most is not None and math.ceil(gpus) > most:
             self.__exit__(None, None, None)
-            _check_gpus(gpus, most, "the best of the cluster's nodes with a tier")
+            check_gpus(gpus, most, "the best of the cluster's nodes with a tier")
         return self
 
     def __exit__(
@@ -350,19 +351,6 @@ class ExistingFleet:
     def strike(self, kind: Fault, node_id: str, seconds: float) -> None:
         """Raises RunError: these nodes belong to others."""
         raise RunError(f"plan: found {kind}, expected no such fault in a cluster that others run")
-
-
-def nvidia_gpus() -> int:
-    """The GPUs of this computer, as Ray counts them."""
-    from ray._private.accelerators import NvidiaGPUAcceleratorManager
-
-    return int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
-
-
-def _check_gpus(asked: float, there: float, whose: str) -> None:
-    """Raise ClusterError when a machine could never get the GPUs that it reserves."""
-    if math.ceil(asked) > there:
-        raise ClusterError(f"machines.gpus: found {asked:g}, expected at most {there:g}, as {whose} has")
 
 
 def travelling(config: JobConfig) -> dict[str, Any]:

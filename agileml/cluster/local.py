@@ -28,6 +28,7 @@ from typing import Any, Self
 import psutil
 
 from agileml.cluster import watchdog
+from agileml.cluster.devices import VISIBLE, least_used, visible_gpus
 from agileml.cluster.owned_folder import new_folder, remove, sweep
 from agileml.cluster.processes import kill, processes_of, send_signal, tree, uses_folder
 from agileml.cluster.ray_cluster import ALLOCATION_LABEL, TIER_LABEL, TieredNode, connect
@@ -84,6 +85,7 @@ class LocalCluster:
         self._cluster: Any = None  # Ray's, once it starts
         self._nodes: dict[str, Any] = {}
         self._tiered: dict[str, TieredNode] = {}
+        self._gpus: dict[str, tuple[str, ...]] = {}  # by node
         self._allocations = 0
         self._folder: Path | None = None
         self._environment_before: dict[str, str | None] = {}
@@ -125,7 +127,7 @@ class LocalCluster:
     ) -> list[TieredNode]:
         """Start `count` nodes with so many logical CPUs and GPUs each, as one allocation (a new name if None).
 
-        Raises RunError when Ray cannot start one.
+        Each has GPUs that the fewest others have. Raises RunError when Ray cannot start one.
         """
         tier = Tier(tier)
         self._allocations += 1
@@ -133,11 +135,19 @@ class LocalCluster:
         added = []
         for _ in range(count):
             labels = {TIER_LABEL: str(tier), ALLOCATION_LABEL: allocation}
-            node = self._add_watched(num_cpus=math.ceil(cpus), num_gpus=math.ceil(gpus), labels=labels)
+            devices = least_used(math.ceil(gpus), visible_gpus(), self._gpus.values()) if gpus else ()
+            own = {VISIBLE: ",".join(devices)} if devices else {}
+            node = self._add_watched(
+                num_cpus=math.ceil(cpus),
+                num_gpus=math.ceil(gpus),
+                labels=labels,
+                variables=own,
+            )
             # A client of the GCS with a thread that nobody needs again; Ray's exit handler keeps it as long as we live.
             node._gcs_client = None
             tiered = TieredNode(node.node_id, node.node_ip_address, tier, allocation, math.ceil(cpus))
             self._nodes[tiered.node_id], self._tiered[tiered.node_id] = node, tiered
+            self._gpus[tiered.node_id] = devices
             added.append(tiered)
         return added
 
@@ -148,7 +158,7 @@ class LocalCluster:
     def remove(self, node_id: str) -> None:
         """Stop one node as its owner would: the raylet leaves the cluster in order. Raises KeyError: no such node."""
         node = self._nodes.pop(node_id)
-        del self._tiered[node_id]
+        del self._tiered[node_id], self._gpus[node_id]
         left = tree(_raylet(node))
         self._cluster.remove_node(node, allow_graceful=True)
         kill(left)
@@ -159,7 +169,7 @@ class LocalCluster:
         An actor outlives its killed raylet by more than a minute, so the processes are collected first.
         """
         node = self._nodes.pop(node_id)
-        del self._tiered[node_id]
+        del self._tiered[node_id], self._gpus[node_id]
         self._cluster.worker_nodes.discard(node)
         kill(tree(_raylet(node)))
         _raylet_process(node).wait()
@@ -206,6 +216,7 @@ class LocalCluster:
             kill(processes_of(folder))  # workers of dead raylets have another parent by now
             self._nodes.clear()
             self._tiered.clear()
+            self._gpus.clear()
             remove(folder)
             self._restore_environment()
 
@@ -250,8 +261,9 @@ class LocalCluster:
         self._catch_sigterm(handler)  # Ray sets a handler for each node that drains it for up to 30 s
         return node
 
-    def _started(self, **arguments: Any) -> Any:
-        """Have Ray start a node, which must register within 30 s: on a busy host that may take a second try.
+    def _started(self, *, variables: Mapping[str, str] | None = None, **arguments: Any) -> Any:
+        """Have Ray start a node, which must register within 30 s: on a busy host that may take a second try. variables:
+        of this node alone.
 
         Raises RunError.
         """
@@ -260,7 +272,9 @@ class LocalCluster:
             before = set(psutil.Process().children())
             try:
                 return self._cluster.add_node(
-                    object_store_memory=OBJECT_STORE_BYTES, env_vars=self._variables, **arguments
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    env_vars={**self._variables, **(variables or {})},
+                    **arguments,
                 )
             except Exception as error:  # Ray raises no narrower type
                 failed = error
