@@ -83,9 +83,16 @@ def least_cores(config: JobConfig) -> int:
     return least if machines.workers in ("auto", 1) else max(least, int(machines.workers) * threads)
 
 
-def check_fits(config: JobConfig, kind: str, vcpus: int) -> None:
-    """Raise ConfigError where a process of the job finds too little room on a machine of this type, which is bought."""
+def check_fits(config: JobConfig, kind: str, vcpus: int, gpus: int | None) -> None:
+    """Raise ConfigError where a process of the job finds too little room on a machine of this type, which is bought.
+    gpus: None where they are not known."""
     where = f"a machine of the type {kind} has {vcpus} vCPUs"
+    if gpus is not None and config.machines.gpus > gpus:
+        has = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        raise ConfigError(
+            f"found {config.machines.gpus:g}, expected at most {gpus}: a machine of the type {kind} has {has}",
+            key=("machines", "gpus"),
+        )
     if config.machines.cpus > vcpus:
         raise ConfigError(
             f"found {config.machines.cpus:g}, expected at most {vcpus}: {where}", key=("machines", "cpus")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from agileml.cluster.devices import check_gpus, gpus_here
 from agileml.cluster.fleet import check_head
 from agileml.cluster.local import LocalCluster
 from agileml.config.job import JobConfig
@@ -34,6 +35,7 @@ class PlayedBackend:
 
     def __init__(self, setup: MarketSetup, config: JobConfig) -> None:
         assert isinstance(config.market, LocalMarketConfig)
+        check_gpus(config.machines.gpus, gpus_here() if config.machines.gpus else 0, "this computer")
         self._setup, self._market = setup, config.market
         self._book: ReplayBook | None = None
         self._cluster = LocalCluster(

@@ -36,7 +36,7 @@ from bidbrain.live.job import JobPlan
 from bidbrain.live.journal import Opened
 from bidbrain.live.replay import InstantLauncher
 from bidbrain.live.replay import Replay as ReplayedMarket
-from bidbrain.machines import UnknownTypeError, types_at
+from bidbrain.machines import UnknownTypeError, table, types_at
 from bidbrain.money import HOUR_S, micro_usd
 from bidbrain.policy.answer import PolicyError
 from bidbrain.policy.registry import POOLS, SCHEMES, Scheme, Training, UnknownSchemeError, find_scheme
@@ -313,9 +313,11 @@ def _on_cloud(market: CloudMarketConfig, config: JobConfig, now_s: int) -> Setti
     nothing = History({each: Steps.from_rows([now_s], [0]) for each in markets}, now_s)
     setting = make_setting(_simulate_config(market, offered), nothing, markets, window, window)
     setting = replace(setting, history=History({}, now_s), routes=market.routes)
-    check_fits(config, setting.reliable.instance_type, setting.reliable.vcpus_per_machine)
+    reliable, gpus = setting.reliable, {row.name: row.gpus for row in table()}
+    check_fits(config, reliable.instance_type, reliable.vcpus_per_machine, gpus.get(reliable.instance_type))
     for listing in setting.listings:
-        check_fits(config, listing.market.instance_type, listing.vcpus)
+        kind = listing.market.instance_type
+        check_fits(config, kind, listing.vcpus, gpus.get(kind))
     return _reliable_as_configured(setting, config)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from agileml.cluster.devices import gpus_here
+from agileml.cluster.errors import ClusterError
 from agileml.config.text import ConfigError
 from agileml.market.setup import first_decision, set_up
 from tests.agileml.market.jobs import job
@@ -81,6 +83,10 @@ def test_the_budget_of_a_cloud_is_enough_to_drain_and_to_leave(
         ),
         ({"workers": 6}, "and a process has 1 thread (a machine of the type c5.xlarge has 4 vCPUs)"),
         ({"cpus": 4, "workers": 4}, None),
+        (
+            {"gpus": 1},
+            "machines.gpus: found 1, expected at most 0: a machine of the type c5.xlarge has 0 GPUs",
+        ),
     ],
 )
 def test_a_type_that_is_too_small_for_the_jobs_processes_is_not_bought(
@@ -97,6 +103,18 @@ def test_a_type_that_is_too_small_for_the_jobs_processes_is_not_bought(
         return
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         set_up(config, "job", "run", 0)
+
+
+@pytest.mark.skipif(gpus_here() > 0, reason="there is a GPU here")
+def test_a_played_market_has_no_gpus_that_this_computer_lacks() -> None:
+    from agileml.config.job import from_values
+    from agileml.market.played import PlayedBackend
+
+    config = from_values(job(more={"machines": {"max": 4, "gpus": 1}}))
+    with pytest.raises(
+        ClusterError, match=r"machines\.gpus: found 1, expected at most 0, as this computer has"
+    ):
+        PlayedBackend(set_up(config, "job", "run", 0), config)
 
 
 def test_the_reserve_of_a_played_market_is_as_it_was() -> None:
