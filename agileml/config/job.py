@@ -286,9 +286,7 @@ class JobConfig(Section):
         if self.overlap in (True, "batches"):
             check_overlap(self.overlap, self.exchange, self.consistency.kind)
         self._check_shares()
-        check_optimizer(
-            self.optimizer, self.application, self.exchange, self.consistency.kind, self.machines.workers
-        )
+        check_optimizer(self.optimizer, self.application, self.exchange, self.consistency.kind, self.machines)
         reliable = self.machines.reliable
         start = self.start if self.market is None else MachineCounts(reliable, most - reliable)  # at most
         machines_over_time(self.plan, start, most, self.clocks)
@@ -327,6 +325,7 @@ class JobConfig(Section):
                 clip_norm=self.optimizer.clip_norm,
                 helping=isinstance(self.helping, HelpingConfig),
                 workers=self.machines.workers,
+                gpus=self.machines.gpus,
             )
         if self.keep_best is not None and self.consistency.kind != "bsp":
             raise ConfigError(

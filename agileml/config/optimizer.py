@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from agileml.config.machines import MachinesConfig
 from agileml.config.section import Positive, PositiveInt, Section, one_of
 from agileml.config.text import ConfigError
 
@@ -189,7 +190,11 @@ def only_modules(application: str) -> ConfigError:
 
 
 def check_optimizer(
-    optimizer: OptimizerConfig, application: str, exchange: str, consistency: str, workers: int | str
+    optimizer: OptimizerConfig,
+    application: str,
+    exchange: str,
+    consistency: str,
+    machines: MachinesConfig,
 ) -> None:
     """Raises ConfigError where the section does not go together with other keys of the job."""
     if optimizer.clip_norm is not None and consistency == "asp":
@@ -215,8 +220,15 @@ def check_optimizer(
     # One of the user's shows what it is when it is built.
     if application != "torch" and ":" not in application:
         raise only_modules(application)
-    if workers not in ("auto", 1):
+    if machines.workers not in ("auto", 1):
         raise ConfigError(
-            f"found {workers} with optimizer.kind torch, expected 1: one process of a machine has the parameters",
+            f"found {machines.workers} with optimizer.kind torch, expected 1: one process of a machine has the "
+            "parameters",
             key=("machines", "workers"),
+        )
+    if machines.gpus > 1:
+        raise ConfigError(
+            f"found {machines.gpus:g} with optimizer.kind torch, expected at most 1: one process of a machine "
+            "computes, on one GPU (a host with several can be as many nodes of Ray)",
+            key=("machines", "gpus"),
         )

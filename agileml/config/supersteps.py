@@ -5,7 +5,7 @@ from __future__ import annotations
 from agileml.config.text import ConfigError
 
 
-def check_supersteps(*, clip_norm: float | None, helping: bool, workers: int | str) -> None:
+def check_supersteps(*, clip_norm: float | None, helping: bool, workers: int | str, gpus: float) -> None:
     """Raises ConfigError where the keys do not go together with supersteps."""
     if clip_norm is not None:
         raise ConfigError(
@@ -23,4 +23,9 @@ def check_supersteps(*, clip_norm: float | None, helping: bool, workers: int | s
         raise ConfigError(
             f"found {workers} with consistency elastic, expected 1: a machine computes one minibatch at a time",
             key=("machines", "workers"),
+        )
+    if gpus > 1:
+        raise ConfigError(
+            f"found {gpus:g} with consistency elastic, expected at most 1: a machine computes one minibatch at a time",
+            key=("machines", "gpus"),
         )

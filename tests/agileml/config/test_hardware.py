@@ -42,6 +42,13 @@ def test_a_machine_computes_with_all_its_cores(
     assert split_of(config(machines, **more), cores) == expected
 
 
+def test_one_process_has_one_gpu() -> None:
+    with pytest.raises(
+        ConfigError, match=r"machines\.gpus: found 4 with optimizer.kind torch, expected at most 1"
+    ):
+        config({"gpus": 4}, **REPLICA)
+
+
 PIPELINE = {"application": "torch", "pipeline": {"mode": "flush", "replicas": 2}}
 
 

@@ -65,6 +65,10 @@ MISTAKES = [
         ":4: machines.workers: found 2 with consistency elastic, expected 1: a machine computes one",
     ),
     (
+        "consistency: {kind: elastic}\nmachines: {gpus: 4}",
+        ":4: machines.gpus: found 4 with consistency elastic, expected at most 1: a machine computes one",
+    ),
+    (
         "consistency: {kind: elastic}\noptimizer: {clip_norm: 1.0}",
         ":4: optimizer.clip_norm: found 1 with consistency elastic, expected bsp or ssp",
     ),
