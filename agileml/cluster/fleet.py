@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 from agileml.cluster import ray_cluster
-from agileml.cluster.devices import check_gpus, gpus_here
 from agileml.cluster.errors import ClusterError
-from agileml.cluster.local import LocalCluster
+from agileml.cluster.local import LocalCluster, check_gpus, gpus_here
 from agileml.cluster.ray_cluster import GcsWatch, TieredNode
 from agileml.cluster.travel import code_of
 from agileml.cluster.wanted import shortage

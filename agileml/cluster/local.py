@@ -19,7 +19,8 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
@@ -28,7 +29,7 @@ from typing import Any, Self
 import psutil
 
 from agileml.cluster import watchdog
-from agileml.cluster.devices import VISIBLE, least_used, visible_gpus
+from agileml.cluster.errors import ClusterError
 from agileml.cluster.owned_folder import new_folder, remove, sweep
 from agileml.cluster.processes import kill, processes_of, send_signal, tree, uses_folder
 from agileml.cluster.ray_cluster import ALLOCATION_LABEL, TIER_LABEL, TieredNode, connect
@@ -57,6 +58,7 @@ HEALTH_CHECK = {
 }
 START_TRIES = 3
 OBJECT_STORE_BYTES = 80 << 20  # arrays travel over our own data plane, so Ray's store holds next to nothing
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -332,3 +334,34 @@ def _raylet(node: Any) -> psutil.Process | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(_raylet_process(node).pid)
     return None
+
+
+# -- GPUs: Ray itself would give every node the first ones ---------------------------------------------------
+
+
+def gpus_here() -> int:
+    """The GPUs of this computer, as Ray counts them."""
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
+
+    return int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process sees, as `VISIBLE` names them."""
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
+
+    named = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
+    return [str(number) for number in range(gpus_here())] if named is None else list(named)
+
+
+def least_used(count: int, there: Sequence[str], taken: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """So many of the GPUs that are there: those that the fewest nodes have, of equal ones the first. taken: those of
+    each node."""
+    users = Counter(gpu for each in taken for gpu in each)
+    return tuple(sorted(sorted(there, key=users.__getitem__)[:count], key=list(there).index))
+
+
+def check_gpus(asked: float, there: float, whose: str) -> None:
+    """Raise ClusterError when a machine could never get the GPUs that it reserves."""
+    if math.ceil(asked) > there:
+        raise ClusterError(f"machines.gpus: found {asked:g}, expected at most {there:g}, as {whose} has")

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from agileml.cluster.devices import check_gpus, gpus_here
 from agileml.cluster.fleet import check_head
-from agileml.cluster.local import LocalCluster
+from agileml.cluster.local import LocalCluster, check_gpus, gpus_here
 from agileml.config.job import JobConfig
 from agileml.config.market import LocalMarketConfig
 from agileml.errors import RunError

@@ -100,25 +100,6 @@ def test_machines_carry_tier_and_allocation_and_the_head_is_none(cluster: LocalC
     assert ray.get_runtime_context().get_node_id() == head_id()
 
 
-def test_a_machine_sees_no_device_that_it_has_not_reserved(cluster: LocalCluster) -> None:
-    """Each process of each machine would compute on the first one."""
-    cluster.add_nodes("transient", 1)
-    assert ray.get(Sleeper.remote().variable.remote("CUDA_VISIBLE_DEVICES")) == ""
-
-
-def test_each_machine_reserves_a_gpu_of_its_own(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All had the first one, and the others were idle."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    added = cluster.add_nodes("transient", 2, gpus=1)
-    at = [
-        Sleeper.options(num_gpus=1, label_selector={"ray.io/node-id": machine.node_id}).remote()  # type: ignore[attr-defined]
-        for machine in added
-    ]
-    assert ray.get([each.variable.remote("CUDA_VISIBLE_DEVICES") for each in at]) == ["4", "7"]
-
-
 def test_a_signal_to_our_process_group_reaches_none_of_rays_processes(cluster: LocalCluster) -> None:
     with ThreadPoolExecutor(1) as other_thread:  # as markets do it
         (machine,) = other_thread.submit(cluster.add_nodes, "transient", 1).result()

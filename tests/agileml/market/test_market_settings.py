@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agileml.cluster.devices import gpus_here
 from agileml.cluster.errors import ClusterError
+from agileml.cluster.local import gpus_here
 from agileml.config.text import ConfigError
 from agileml.market.setup import first_decision, set_up
 from tests.agileml.market.jobs import job

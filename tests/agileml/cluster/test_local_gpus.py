@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agileml.cluster.devices import VISIBLE, least_used, visible_gpus
+from agileml.cluster.local import VISIBLE, least_used, visible_gpus
 
 
 @pytest.mark.parametrize(
