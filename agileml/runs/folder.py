@@ -200,7 +200,9 @@ class RunFolder:
                 from safetensors.torch import save_file as save_tensors
 
                 save_tensors(dict(model), temporary, metadata={**metadata, "format": "pt"})
-            temporary.chmod(self.events.path.stat().st_mode)  # safetensors lets nobody else read it
+            # safetensors lets nobody else read it. Where a share gives all files to one user, others may not say so.
+            with suppress(OSError):
+                temporary.chmod(self.events.path.stat().st_mode)
         return digest
 
     def write_optimizer(self, state: Any) -> None:
