@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from agileml.checkpoints.errors import NotThereError, StoreError
+from bidbrain.files.durable_names import flush_folder
 
 Bytes = bytes | bytearray | memoryview
 READ_BYTES = 1 << 20  # larger reads cost more in new pages than they save in calls
@@ -71,7 +72,7 @@ class FolderStore:
                 assert file.tell() == size, (name, file.tell(), size)
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _flush_folder(path.parent)
+            flush_folder(path.parent)
         except OSError as error:
             raise StoreError(
                 f"{path} could not be written: {error.strerror} ({_free(self.folder)}); "
@@ -154,16 +155,7 @@ def _make_folder(folder: Path) -> None:
     _make_folder(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir()
-    _flush_folder(folder.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make renames and new names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_folder(folder.parent)
 
 
 def _free(folder: Path) -> str:

@@ -22,6 +22,7 @@ from typing import IO
 from agileml.events.run import RunFailed, RunFinished, StepsLogged, Warned, WorkersSpent
 from agileml.events.schema import Logged, RunEvent, SchemaError, check_header, from_line, header, to_line
 from agileml.runs.thinning import Thinning
+from bidbrain.files.durable_names import flush_folder
 
 EVENTS = "events.jsonl"
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -232,15 +233,6 @@ def pack(segment: Path) -> None:
         segment.unlink()
     except OSError:
         temporary.unlink(missing_ok=True)
-
-
-def flush_folder(folder: Path) -> None:
-    """Make new names in a folder durable. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _segments(path: Path) -> list[Path]:

@@ -28,9 +28,10 @@ from safetensors.numpy import save_file
 from agileml.application import without_secrets
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
-from agileml.runs.event_log import EVENTS, EventLog, flush_folder, names_of, read_backwards, read_first
+from agileml.runs.event_log import EVENTS, EventLog, names_of, read_backwards, read_first
 from agileml.runs.owner import forget_ended_supervisor, has_ended, owner_of, running_in
 from agileml.runs.supervision import SUPERVISION, read_supervision
+from bidbrain.files.durable_names import flush_folder
 
 CONFIG, MODEL, OPTIMIZER = "config.yaml", "model.safetensors", "optimizer.pt"
 BEST = "best.safetensors"

@@ -1,1 +1,1 @@
-"""Files of any room: lines that outlive their writer, files that appear when they are whole, YAML without doubles."""
+"""Files of any room: lines that outlive their writer, whole files, names that are on disk, YAML without doubles."""

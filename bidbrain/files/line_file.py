@@ -16,6 +16,8 @@ from typing import Generic, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from bidbrain.files.durable_names import flush_folder
+
 R = TypeVar("R")
 
 
@@ -35,7 +37,7 @@ class LineFile:
             self.lines = self._whole()
             self._length = len(self.lines)
             if is_new:
-                _sync_folder(path.parent)
+                flush_folder(path.parent)
         except OSError:
             self.close()
             raise
@@ -83,15 +85,6 @@ class LineFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the folder's entry of a new file on disk."""
-    entry = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(entry)
-    finally:
-        os.close(entry)
 
 
 @dataclass(frozen=True)

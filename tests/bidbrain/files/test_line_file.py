@@ -113,6 +113,22 @@ def test_the_folder_is_synced_once_after_the_file_is_made(
     assert synced == [True, False, False]
 
 
+def test_a_file_system_that_cannot_sync_folders_takes_a_journal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{file}"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with Journal(tmp_path) as journal:
+        journal.append(LINES[0])
+    assert list(read_journal(tmp_path / "journal.jsonl")) == [LINES[0]]
+
+
 @given(failing=st.sets(st.integers(0, 30)), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8))
 @settings(deadline=None)
 def test_lines_are_all_there_or_not_at_all(
