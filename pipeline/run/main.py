@@ -1,9 +1,9 @@
-"""`python -m pipeline.run.main FOLDER LINKS COUNT`: the workers of a pipeline, started by `processes.py`.
+"""`python -m pipeline.run.main FOLDER LINKS COUNT PARENT`: the workers of a pipeline, started by `processes.py`.
 
 Loading torch and its exporter takes seconds of a core, and is the same for all workers: this process does it once, and
 each worker is a fork of it. It calls nothing of the user's, so workers share no open file and no thread of theirs. As
 each worker ends, it prints the worker's number and exit code (minus the signal, if one ended it). If the process that
-started it is killed, it ends the workers and removes what they share.
+started it (PARENT) is killed, it ends the workers and removes what they share.
 """
 
 from __future__ import annotations
@@ -28,13 +28,8 @@ from pipeline.stages.traced import trace_model
 PR_SET_PDEATHSIG = 1
 
 
-def main(folder: Path, links: Path, count: int) -> None:
+def main(folder: Path, links: Path, count: int, parent: int) -> None:
     """Fork the workers and wait for them."""
-    torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    # The exporter loads most of itself when it is first used.
-    trace_model(nn.Linear(1, 1), (torch.zeros(1, 1),))
-    gc.collect()
-    gc.freeze()
     numbers: dict[int, int] = {}  # of workers, by their process
 
     def abandoned(*_: object) -> None:
@@ -45,6 +40,13 @@ def main(folder: Path, links: Path, count: int) -> None:
 
     signal.signal(signal.SIGTERM, abandoned)
     _when_parent_dies(signal.SIGTERM)
+    if os.getppid() != parent:  # it has died already, while torch was loaded here
+        abandoned()
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    # The exporter loads most of itself when it is first used.
+    trace_model(nn.Linear(1, 1), (torch.zeros(1, 1),))
+    gc.collect()
+    gc.freeze()
     for number in range(count):
         if (pid := os.fork()) == 0:
             _be_worker(folder, links, number)
@@ -81,4 +83,4 @@ def _be_worker(folder: Path, links: Path, number: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

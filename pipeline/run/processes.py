@@ -160,7 +160,8 @@ def log_of(folder: Path, number: int) -> Path:
 def _start(folder: Path, links: Path, count: int) -> subprocess.Popen[str]:
     """Start the process whose forks are the workers, as the leader of a group of their own."""
     # Without the working folder and the user's own, which may hold a pipeline.py; a worker looks there by itself.
-    command = [sys.executable, "-P", "-m", "pipeline.run.main", str(folder), str(links), str(count)]
+    arguments = [str(folder), str(links), str(count), str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "pipeline.run.main", *arguments]
     paths = os.pathsep.join(["", *(p for p in sys.path if p and p not in looked_in)])
     environment = {**MALLOC, **os.environ, "PYTHONPATH": paths.lstrip(os.pathsep)}
     with (links / _STARTER_LOG).open("wb") as log:

@@ -15,6 +15,7 @@ import torch
 
 from pipeline.run.config import PipelineConfig, RunError
 from pipeline.run.job import Job, StageShape
+from pipeline.run.main import main
 from pipeline.run.processes import messages_bytes, private_folder, restore, run_processes, save_start
 from pipeline.run.result import minibatch_losses, read_report
 from pipeline.run.sequential import run_sequential
@@ -128,6 +129,20 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     while _running(tmp_path) or list(Path("/dev/shm").glob(f"proteus-{parent.pid}-*")):
         assert time.monotonic() < until_s, _running(tmp_path)
         time.sleep(0.05)
+
+
+def test_no_worker_begins_where_the_process_that_started_them_has_ended(tmp_path: Path) -> None:
+    """It may be killed in the seconds in which torch is loaded for the workers: nobody would end them then."""
+    (links := tmp_path / "links").mkdir()
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    if (starter := os.fork()) == 0:
+        try:
+            main(tmp_path, links, 1, parent=over.pid)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(starter, 0)
+    assert (os.waitstatus_to_exitcode(status), os.listdir(tmp_path)) == (1, [])
 
 
 def _running(folder: Path) -> list[str]:
