@@ -1,8 +1,10 @@
-"""A pool of forked processes: results in order, and no process is left after an interruption."""
+"""A pool of forked processes: results in order, and no process is left after an interruption or a kill."""
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing as mp
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
+PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -36,6 +39,14 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
         if interrupted:
             signal.raise_signal(signal.SIGINT)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when `parent` does, however that is: it would wait for work for ever, as it has both ends of the
+    pipe that work comes through."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
 
 
 def _call(item: Any) -> Any:
@@ -64,7 +75,9 @@ class Pool:
         context = mp.get_context("fork")
         # An interruption in the middle would leave a process that is in no list and is never ended.
         with _uninterrupted():
-            self._executor = ProcessPoolExecutor(self._processes, mp_context=context)
+            self._executor = ProcessPoolExecutor(
+                self._processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(),)
+            )
             results = self._executor.map(_call, items)
         yield from results
         self._executor.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,26 @@ def test_an_interrupt_while_processes_are_started_leaves_none_behind(threads: st
         timeout=240,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted []\n", "")
+
+
+KILLED = """
+import os, signal, time
+from bidbrain.simulate.workers import Pool
+
+def work(number):
+    if number == 0:
+        os.kill(os.getppid(), signal.SIGTERM)
+    return time.sleep(0.01)
+
+with Pool(2) as pool:
+    list(pool.map(work, range(8)))
+"""
+
+
+def test_no_process_is_left_of_one_that_was_killed() -> None:
+    """As by `kill` or a batch system. This returns once nobody has the pipe of the output any more."""
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], cwd=root, capture_output=True, check=False, timeout=240
+    )
+    assert done.returncode == -signal.SIGTERM
