@@ -33,7 +33,7 @@ class LineFile:
         is_new = not path.exists()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _hold(self._file)
             self.lines = self._whole()
             self._length = len(self.lines)
             if is_new:
@@ -85,6 +85,17 @@ class LineFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _hold(file: int) -> None:
+    """Lock a file for as long as it is open. Raises BlockingIOError while another process has it; where a file system
+    has no locks, as Lustre without its option, nobody can tell."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import tracemalloc
 from pathlib import Path
@@ -127,6 +128,19 @@ def test_a_file_system_that_cannot_sync_folders_takes_a_journal(
     with Journal(tmp_path) as journal:
         journal.append(LINES[0])
     assert list(read_journal(tmp_path / "journal.jsonl")) == [LINES[0]]
+
+
+def test_a_file_system_without_locks_takes_a_journal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Lustre, where it is mounted without them: a job on a played market ended there with a traceback."""
+
+    def flock(file: int, what: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for record in LINES[:2]:
+        with Journal(tmp_path) as journal:
+            journal.append(record)
+    assert tuple(read_journal(tmp_path / "journal.jsonl")) == LINES[:2]
 
 
 @given(failing=st.sets(st.integers(0, 30)), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8))
