@@ -22,13 +22,17 @@ from agileml.application import InputError
 GIB = 1 << 30
 DEFAULT_GIB = 32.0
 RESERVED = ".reserved"  # an empty file as large as the one that is being downloaded
+ELSEWHERE = "XDG_CACHE_HOME names another place"
 MOST_OF_DISK = 0.9  # of what is free and what the cache has: a full disk would end the run
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `$XDG_CACHE_HOME/proteus/data`, or below ~/.cache."""
+    """Where downloads are kept: `$XDG_CACHE_HOME/proteus/data`, or below ~/.cache. Raises InputError."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "proteus" / "data"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "proteus" / "data"
+    except RuntimeError:  # HOME is not set, and the system does not know this user
+        raise InputError(f"data.path: found no home folder for files from afar; {ELSEWHERE}") from None
 
 
 @dataclass
@@ -58,8 +62,11 @@ class FileCache:
     """
 
     def __init__(self, folder: Path | None = None, most_bytes: int = int(DEFAULT_GIB * GIB)) -> None:
-        self._folder = folder or cache_folder()
-        self._most_bytes = most_bytes
+        self._given, self._most_bytes = folder, most_bytes
+
+    @property
+    def _folder(self) -> Path:
+        return self._given or cache_folder()
 
     def held(
         self, url: str, key: str, name: str, size: int, download: Callable[[Path], bool]
@@ -69,7 +76,7 @@ class FileCache:
         url: its name in errors. name: of the local file. size: its bytes. download: writes the file to a path, and
         says whether it was the one that the key means.
 
-        Raises InputError for a file that is too large for the cache, OSError.
+        Raises InputError for a file that is too large for the cache, and where nothing can be kept, OSError.
         """
         entry = self._folder / key
         while True:
@@ -173,9 +180,13 @@ def _alone(folder: Path, flag: int = 0) -> Iterator[bool]:
 
 
 def _lock_of(folder: Path, kind: int) -> int | None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir()  # with exist_ok it fails where another process removes the folder in this moment
+    """Raises InputError where nothing can be kept: without locks two processes would write one file."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()  # with exist_ok it fails where another process removes the folder in this moment
+    except OSError as error:
+        raise _unfit(folder.parent, f"that can be written to ({error.strerror})") from None
     try:
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except FileNotFoundError:
@@ -186,5 +197,12 @@ def _lock_of(folder: Path, kind: int) -> int | None:
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError as error:
+        os.close(lock)
+        raise _unfit(folder.parent, f"on a file system with locks ({error.strerror})") from None
     os.close(lock)
     return None
+
+
+def _unfit(folder: Path, expected: str) -> InputError:
+    return InputError(f"data.path: files from afar go to {folder}, expected a folder {expected}; {ELSEWHERE}")

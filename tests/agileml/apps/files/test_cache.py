@@ -1,5 +1,7 @@
 """The cache of files from afar: its bound, what it removes first, and what it never removes."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 from pathlib import Path
@@ -133,3 +135,27 @@ def test_many_processes_share_it(tmp_path: Path) -> None:
     far = Far(tmp_path, 250)
     far.read("z")
     assert len(files(tmp_path)) <= 2
+
+
+def test_a_place_that_keeps_nothing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a home folder that this user may not write to, one on a file system without locks, and none at all."""
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "cache"
+    with pytest.raises(
+        InputError, match=rf"go to {below}, expected a folder that can be written to \(Not a dir"
+    ):
+        Far(below, 1000).held("a")
+
+    def flock(file: int, what: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(
+        InputError, match=r"with locks \(Function not implemented\); XDG_CACHE_HOME names another"
+    ):
+        Far(tmp_path / "cache", 1000).held("a")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(InputError, match=r"no home folder for files from afar; XDG_CACHE_HOME names"):
+        FileCache().held("s3://b/a", "a", "file", 10, lambda to: True)
