@@ -47,12 +47,21 @@ def listen(context: Any, node_ip: str, ipc_path: Path, keys: KeyPair | None) -> 
     return pull, monitor, pull.get_string(zmq.LAST_ENDPOINT)
 
 
+def has_room(folder: Path) -> bool:
+    """Whether the path of a folder leaves room for the name of a socket."""
+    return len(os.fsencode(_socket_in(folder))) <= MAX_SOCKET_PATH_BYTES
+
+
+def _socket_in(folder: Path) -> Path:
+    return folder.absolute() / f"{secrets.token_hex(4)}.ipc"
+
+
 def private_socket_path(folder: Path) -> Path:
     """Make the folder, if it is missing, and return a free file name in it.
 
     Raises TransportError where the name is too long or others may enter the folder.
     """
-    path = folder.absolute() / f"{secrets.token_hex(4)}.ipc"
+    path = _socket_in(folder)
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise TransportError(
             f"ipc folder {folder} is too long: with the socket's name it has {len(os.fsencode(path))} bytes, "

@@ -36,6 +36,7 @@ from agileml.net.codec import Codec
 from agileml.net.events import Address
 from agileml.net.keys import KeyPair
 from agileml.net.links import WIDE, Pipe
+from agileml.net.listening import has_room
 from agileml.net.liveness import HeartbeatTimes
 from agileml.net.transport import Transport
 from agileml.process.measurement.tracing import Ping, Pong
@@ -144,8 +145,10 @@ def run_codec() -> Codec:
 
 
 def socket_folder(run: str) -> Path:
-    """The folder for the sockets of all processes at one node IP."""
-    return Path(tempfile.gettempdir()) / f"proteus-{run}"
+    """The folder for the sockets of all processes at one node IP: among temporary files, or in /tmp where the name of
+    their place is too long for sockets, as a batch system may choose TMPDIR."""
+    folder = Path(tempfile.gettempdir()) / f"proteus-{run}"
+    return folder if has_room(folder) else Path("/tmp") / folder.name
 
 
 def open_transport(

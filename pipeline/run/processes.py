@@ -41,6 +41,7 @@ from pipeline.whole_file import write_text
 CONFIG, SHAPE, START, DATA = "config.json", "shape.txt", "start.safetensors", "data.sha256"
 NEIGHBOUR_GONE = 3  # exit code of a worker whose neighbour ended early
 _STARTER_LOG = "starter.log"  # in the private folder: it matters only where no worker came to be
+_LONGEST_BASE = 60  # bytes of a path below which sockets lie: the system allows 107 of theirs
 # Big arrays are freed and made again all the time: keep their pages.
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
 
@@ -143,7 +144,10 @@ def private_folder(size_bytes: int) -> Iterator[Path]:
     memory that is not there is killed, else among temporary files."""
     shared = Path("/dev/shm")
     is_roomy = os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= size_bytes
-    base = shared if is_roomy else Path(tempfile.gettempdir())
+    temporary = Path(tempfile.gettempdir())
+    if len(os.fsencode(temporary)) > _LONGEST_BASE:  # as a batch system may choose TMPDIR
+        temporary = Path("/tmp")
+    base = shared if is_roomy else temporary
     folder = base / f"proteus-{os.getpid()}-{secrets.token_hex(4)}"
     folder.mkdir(mode=0o700)
     try:

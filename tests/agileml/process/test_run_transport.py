@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -11,13 +13,23 @@ from agileml.config.job import LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S
 from agileml.core.protocol.messages import Ack, Announce, Promise, ShardState
 from agileml.core.protocol.view import INITIAL, View
 from agileml.net.keys import KeyPair
-from agileml.process.run_transport import open_transport, run_codec
+from agileml.process.run_transport import open_transport, run_codec, socket_folder
 from straggler.coverage import aligned_subtrees, span
 
 
 @pytest.mark.parametrize("timeout_s", [LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S])
 def test_a_transport_opens_with_the_least_and_the_longest_timeout(timeout_s: float) -> None:
     with open_transport("one", "timeouts", "127.0.0.1", KeyPair.generate(), timeout_s) as transport:
+        transport.connect(transport.address)
+
+
+def test_a_temporary_directory_with_a_long_name_holds_no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As batch systems have it: a run ended with a traceback once its controller started."""
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "long" * 17)
+    assert socket_folder("0123456789ab") == Path("/tmp/" + "long" * 17 + "/proteus-0123456789ab")
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "long" * 18)
+    assert socket_folder("0123456789ab") == Path("/tmp/proteus-0123456789ab")
+    with open_transport("one", secrets.token_hex(6), "127.0.0.1", KeyPair.generate(), 1.0) as transport:
         transport.connect(transport.address)
 
 
