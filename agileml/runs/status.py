@@ -142,8 +142,16 @@ def clocks_per_s(log: Log) -> float | None:
 
 
 def stop_process(process: Process, folder: Path) -> bool:
-    """Ask the process of the run in a folder to end with its next cut; False: it is not alive here."""
+    """Ask the process of the run in a folder to end with its next cut; False: it is not alive here. Raises FolderError
+    for that of another user."""
     if not is_owner_alive(process, folder):
         return False
-    os.kill(process.pid, signal.SIGTERM)
+    try:
+        os.kill(process.pid, signal.SIGTERM)
+    except PermissionError:
+        raise FolderError(
+            f"{folder} belongs to process {process.pid}, which is another user's; that user or root may stop it"
+        ) from None
+    except ProcessLookupError:  # it has just ended
+        pass
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -87,6 +88,17 @@ def test_a_run_can_be_stopped_after_a_correction_of_the_clock(tmp_path: Path, is
         assert stop_process(owner, tmp_path)
         assert child.wait() == -signal.SIGTERM
     assert not stop_process(owner, tmp_path)
+
+
+def test_a_run_of_another_user_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "kill", refused)
+    with pytest.raises(
+        FolderError, match=rf"belongs to process {os.getpid()}, which is another user's; that user or"
+    ):
+        stop_process(this_process(), tmp_path)
 
 
 def test_the_result_of_a_process_that_was_killed_is_not_that_of_the_run_which_goes_on(tmp_path: Path) -> None:
