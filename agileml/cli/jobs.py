@@ -152,7 +152,7 @@ def _job_to_submit(config: Path, flags: tuple[str, ...], out: str | None, stage:
 
     try:
         job = with_options(load(config, flags), out=out, address=None, stage=stage)
-        settled(job, config.stem, Path.home())
+        settled(job, config.stem, Path("/"))  # that of the head is not known here
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     return job

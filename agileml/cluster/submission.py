@@ -67,7 +67,8 @@ def submission(
     if not file.is_relative_to(here):
         file = file.parent.resolve() / file.name
     folder = here if file.is_relative_to(here) else file.parent
-    if folder in (Path.home().resolve(), Path(folder.anchor)):
+    # Where this user has no home folder, `~` stays, and is none that is uploaded.
+    if folder in (Path(os.path.expanduser("~")).resolve(), Path(folder.anchor)):
         raise ClusterError(
             f"found {folder} as the working folder, which would be uploaded whole; "
             "expected a project's folder: change to it, or move the config into one"

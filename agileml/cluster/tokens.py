@@ -28,7 +28,8 @@ def find_token() -> tuple[str | None, str]:
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return _token_in(token), "RAY_AUTH_TOKEN"
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    file = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    # Without a home folder, as of a user that the system does not know, this names no file.
+    file = Path(named or os.path.expanduser("~/.ray/auth_token"))
     try:
         return _token_in(file.read_text()), str(file)
     except (OSError, UnicodeDecodeError):

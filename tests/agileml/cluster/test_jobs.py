@@ -62,6 +62,9 @@ def test_a_home_folder_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path / "link"))
     with pytest.raises(ClusterError, match="expected a project's folder"):
         submission(Path("job.yaml"), [], here=tmp_path / "link")
+    monkeypatch.delenv("HOME")  # and the system does not know this user
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert submission(Path("job.yaml"), [], here=tmp_path).folder == tmp_path
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,15 @@ def test_a_token_that_no_request_can_carry_is_said(
             ask(address, "/api/version", 3.0)
 
 
+def test_a_user_without_a_home_folder_has_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that a container runs under a number of its own, without HOME: it was a traceback."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.chdir(tmp_path)
+    assert find_token() == (None, "~/.ray/auth_token")
+
+
 def test_a_token_may_have_the_line_ends_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     (tmp_path / "token").write_bytes(b"0123abc\r\n")
