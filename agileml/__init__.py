@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agileml.driver.compiled_code import name_place
+from bidbrain.files.compiled_code import name_place
 
 if TYPE_CHECKING:
     from agileml.application import Application, InputError, Settings, Table, Unit, Update, Updates

@@ -2,5 +2,4 @@
 
 `failures`, `last_spans` and `stop_signal` know nothing of Ray and can be changed alone. Begin with
 `run_loop.RunLoop.run`, which hands fleet changes to `actor_group.ActorGroup` and events to the run's folder.
-`compiled_code` serves every process that imports `agileml`.
 """

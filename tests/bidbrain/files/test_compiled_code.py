@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numba
 import pytest
 
-from agileml.driver import compiled_code
+from bidbrain.files import compiled_code
 
 MODULE = """import numba
 
@@ -68,3 +70,15 @@ def test_a_place_that_the_user_names_or_a_home_stays(nowhere: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(nowhere))
     compiled_code.name_place()
     assert os.environ[compiled_code.VARIABLE] == ""
+
+
+@pytest.mark.parametrize("package", ["agileml", "bidbrain", "pipeline"])
+def test_each_package_that_compiles_names_the_place_by_itself(package: str, tmp_path: Path) -> None:
+    """bidbrain and pipeline are used without agileml, too."""
+    script = (
+        f"import os; os.access = lambda *_: False; import {package}; print(os.environ['NUMBA_CACHE_DIR'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != compiled_code.VARIABLE}
+    environment |= {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/numba-{os.getuid()}\n", "")
