@@ -116,7 +116,8 @@ def with_value(settings: SimulateConfig, key: str, value: float) -> SimulateConf
 
 
 def processes_of(settings: SimulateConfig) -> int:
-    return settings.processes or os.cpu_count() or 1
+    """One for each core that this process may use: a batch system, a container or taskset may leave it a few."""
+    return settings.processes or len(os.sched_getaffinity(0))
 
 
 def run_prices(settings: SimulateConfig, sweep: str | None, *, as_json: bool = False) -> None:

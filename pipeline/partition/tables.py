@@ -255,7 +255,7 @@ class Tables:
         jobs = [(kind, i) for kind in range(kinds) for i in range(states - 1)]
         # The kernels release the interpreter's lock; the first call, alone, compiles or loads them.
         fill(jobs[0])
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 8)) as pool:
             try:
                 for done, _ in enumerate(pool.map(fill, jobs[1:]), start=2):
                     if self.on_progress is not None:

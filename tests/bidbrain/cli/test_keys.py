@@ -1,5 +1,6 @@
 """The keys of a simulation are the options of the command, and stand in the guide with their defaults."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import typer.main
 
 from agileml.cli import app
+from bidbrain.cli.run import processes_of
 from bidbrain.config import DEFAULT_SCHEMES, SimulateConfig
 from bidbrain.simulate.plan import OF_POOLS
 from bidbrain.simulate.pool_plan import DEFAULTS, OF_PRICES
@@ -20,6 +22,17 @@ def test_every_key_is_an_option() -> None:
     command = typer.main.get_command(app).commands["simulate"]  # type: ignore[attr-defined]
     options = {parameter.name for parameter in command.params} - {"config", "sweep", "as_json"}
     assert options == set(SimulateConfig.model_fields)
+
+
+def test_there_are_as_many_processes_as_cores_that_this_one_may_use() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert processes_of(SimulateConfig()) == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert processes_of(SimulateConfig()) == len(before)
+    assert processes_of(SimulateConfig(processes=3)) == 3
 
 
 def documented() -> dict[str, tuple[str, str]]:
