@@ -6,6 +6,7 @@ Only events.jsonl grows while the run goes on, by whole lines.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -28,7 +29,7 @@ from safetensors.numpy import save_file
 from agileml.application import without_secrets
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
-from agileml.runs.event_log import EVENTS, EventLog, names_of, read_backwards, read_first
+from agileml.runs.event_log import EVENTS, EventLog, is_written, names_of, read_backwards, read_first
 from agileml.runs.owner import forget_ended_supervisor, has_ended, owner_of, running_in
 from agileml.runs.supervision import SUPERVISION, read_supervision
 from bidbrain.files.durable_names import flush_folder
@@ -98,6 +99,21 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
             raise FolderError(
                 f"out: {path} belongs to a run that goes on (process {process.pid} of {process.host}); stop it first"
             )
+        if is_written(path / EVENTS, if_unknown=False):
+            raise FolderError(f"out: {path} belongs to a run that has just begun; stop it first")
+
+
+@contextmanager
+def _alone_in(path: Path) -> Iterator[None]:
+    """Let no other process begin a run in a folder meanwhile: a batch system may start a command several times at once.
+    Raises OSError. Where there can be no locks, nobody can tell."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _is_run(path: Path) -> bool:
@@ -144,9 +160,12 @@ class RunFolder:
                 path = new_folder(runs, name)
             else:
                 path.mkdir(parents=True, exist_ok=True)
-                cls.clear(path)
-                forget_ended_supervisor(path)
-            made = cls(path, EventLog(path / EVENTS))
+            with _alone_in(path):
+                if out is not None:
+                    _check_free(path, overwrite=overwrite)  # a run may have begun there since
+                    cls.clear(path)
+                    forget_ended_supervisor(path)
+                made = cls(path, EventLog(path / EVENTS))
             forget_earlier(path)
             return made
         except FileExistsError:  # another run was faster

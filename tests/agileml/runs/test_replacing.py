@@ -39,6 +39,28 @@ def test_overwrite_replaces_a_run_that_is_over_and_nothing_else(tmp_path: Path) 
     assert read_events(out / "events.jsonl") == []
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_of_two_runs_that_begin_at_once_in_a_folder_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """As a batch system starts a command several times. The second removed the log that the first had just begun, and
+    both went on."""
+    out, make = tmp_path / "run", Path.mkdir
+    first: list[RunFolder] = []
+
+    def made(path: Path, *arguments: int, **options: bool) -> None:
+        monkeypatch.undo()
+        make(path, *arguments, **options)
+        first.append(RunFolder.create(out, "first"))
+
+    monkeypatch.setattr(Path, "mkdir", made)
+    with pytest.raises(FolderError, match=r"holds another run|belongs to a run that has just begun"):
+        RunFolder.create(out, "second", overwrite=overwrite)
+    first[0].events.write(RunStarted("first", {}, 0.0, this_process()))
+    first[0].events.close()
+    assert [each.event.kind for each in read_events(out / "events.jsonl")] == ["run_started"]
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "market", "summary.json"])
 def test_overwrite_leaves_files_of_such_names_that_no_run_has_written(tmp_path: Path, name: str) -> None:
     """As `--out .` in a project whose config is called config.yaml, or which keeps prices in a folder market."""
