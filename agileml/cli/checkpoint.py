@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from agileml.checkpoints.checkpoint import Found
     from agileml.checkpoints.store import CheckpointStore
 
+WIDTH = 110  # of the table, whatever the terminal has: a size must not lose its last digits
+
 
 def mount(app: typer.Typer) -> None:
     """Add `proteus checkpoint`."""
@@ -126,4 +128,4 @@ def _print_table(found: list[Found], taken: object) -> None:
             str(row["partitions"] or "-"),
             row["condition"] + (", a resume takes it" if one.name == taken else ""),
         )
-    Console().print(table)
+    Console(width=WIDTH).print(table)

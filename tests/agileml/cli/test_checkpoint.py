@@ -29,8 +29,9 @@ def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 
 
 def test_show_tells_what_is_whole_and_what_a_resume_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "40")  # of a terminal, which cuts no figure
     store = open_store(str(tmp_path))
     for clock in (10, 20, 30):
         write(store, CutId(clock, 2))
