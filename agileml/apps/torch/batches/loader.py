@@ -38,6 +38,10 @@ DIED = (
     "model.loader_processes: a loader process died, of its data set's code or for want of memory; expected one that "
     "lives (dmesg names what the kernel killed)"
 )
+NO_ROOM = (
+    "model.loader_processes: a batch has no room in /dev/shm, through which loader processes hand it on; expected more "
+    "there, as by docker run --shm-size=2g, or loader_processes: 0"
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,10 @@ class Loader:
             raise InputError(
                 f"model.loader_processes: what a loader process made cannot be sent ({error}); {OWN_MODULE}"
             ) from error
+        except RuntimeError as error:
+            if "unable to allocate shared memory" not in str(error):
+                raise
+            raise InputError(NO_ROOM) from error
 
 
 def _made(take: Take, seeded: Callable[[int], Any], request: Request) -> list[Any]:
