@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -43,7 +44,8 @@ def configs(
     if copy is not None:
         if name is not None:
             raise typer.BadParameter("found a name with --copy, expected one of them")
-        _copy(found, copy / FOLDER)
+        # No shell sees a `~` behind `--copy=`.
+        _copy(found, Path(os.path.expanduser(copy)) / FOLDER)
     elif name is not None:
         by_stem = {file.stem: file for file in found} | {file.name: file for file in found}
         if name not in by_stem:

@@ -295,6 +295,8 @@ def chaos(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     try:
+        if out is not None:
+            out = Path(os.path.expanduser(out))  # no shell sees a `~` behind `--out=`
         with chaos_folder(out, f"chaos-{config.stem}-{seed}") as folder:
             verdict = run_chaos(job, seed, faults, folder)
     except (ConfigError, InputError, FolderError, ClusterError, CheckpointError) as error:

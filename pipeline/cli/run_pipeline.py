@@ -251,6 +251,7 @@ def _planned(job: Job, profile: Path | None) -> Planned:
 def _fresh_folder(out: Path | None) -> Path:
     if out is None:
         return new_folder(Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S"))
+    out = Path(os.path.expanduser(out))  # no shell sees a `~` behind `--out=`
     if os.path.exists(out) and not os.path.isdir(out):
         raise typer.BadParameter(f"{out} is a file; expected a folder or a new name")
     try:

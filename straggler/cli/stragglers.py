@@ -136,6 +136,7 @@ def _rows(config: StragglerConfig, console: Console) -> list[tuple[str, Row]]:
 def _folder(out: Path | None) -> Iterator[Path]:
     """Where the results go. A folder of our own is made now: commands that begin in one second get one each."""
     if out is not None:
+        out = Path(os.path.expanduser(out))  # no shell sees a `~` behind `--out=`
         _check_folder(out)
         yield out
         return

@@ -178,6 +178,14 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(
     assert sorted((tmp_path / "runs").iterdir()) == folders
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell replaces it in `--out=~/result`: a folder called `~` was made, for a careless `rm -r ~` to come."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run([*SMALL, "--pattern", "slow-worker:200", "--schemes", "bsp", "--out=~/result"]) == 0
+    assert (tmp_path / "home" / "result" / "summary.json").is_file() and not (tmp_path / "~").exists()
+
+
 def test_an_output_folder_that_is_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").write_text("kept")

@@ -91,14 +91,16 @@ def test_a_place_where_no_folder_can_be_made_is_one_sentence(
 
 @pytest.mark.parametrize("held", ["plan.yaml", "run", "sequential", "checkpoints"])
 def test_nothing_of_another_chaos_run_is_overwritten(
-    held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({**MLR, "clocks": 20}))
     out = tmp_path / "out"
     out.mkdir()
     (out / held).write_text("mine")
-    said = refused([str(tmp_path / "job.yaml"), "--out", str(out)], capsys)
-    assert f"{out} holds another chaos run (found {held})" in said
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in (str(out), "~/out"):  # no shell replaces the `~` in `--out=~/out`
+        said = refused([str(tmp_path / "job.yaml"), f"--out={given}"], capsys)
+        assert f"{out} holds another chaos run (found {held})" in said
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [(held, "mine")]
 
 

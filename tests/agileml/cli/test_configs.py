@@ -46,6 +46,9 @@ def test_they_are_copied_and_own_files_stay(
     assert (tmp_path / "configs" / "mf.yaml").read_text() == "mine"
     assert len(list((tmp_path / "configs").iterdir())) == len(examples())
     assert load("configs/demo.yaml").clocks == 1000
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert proteus("configs", "--copy=~/mine") == 0
+    assert not (tmp_path / "~").exists() and (tmp_path / "home" / "mine" / "configs" / "mf.yaml").is_file()
     (tmp_path / "file").touch()
     assert proteus("configs", "--copy", "file") == 2
     with files_of_at_most(10):

@@ -248,12 +248,15 @@ def test_a_config_that_says_its_stages_leaves_nothing_to_plan(
 
 
 def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for other in (["--set", "minibatches=1"], ["--profile", config]):
         assert run("run", "--sequential", "--replay", tmp_path, *other, "--out", tmp_path / "run") == 2
         assert "a replay is the run as it was" in capsys.readouterr().err
     assert run("run", config, "--out", config) == 2
+    assert f"{config} is a file; expected a folder or a new name" in capsys.readouterr().err
+    monkeypatch.setenv("HOME", str(config.parent))  # which no shell puts into `--out=~/...`
+    assert run("run", config, f"--out=~/{config.name}") == 2
     assert f"{config} is a file; expected a folder or a new name" in capsys.readouterr().err
 
 
