@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -98,8 +99,7 @@ def run_training(
             raise typer.BadParameter("--replay is for --sequential")
         if replay is not None and (changes or profile is not None):
             raise typer.BadParameter("--set and --profile are for a config: a replay is the run as it was")
-        found = _fresh_folder(out)
-        try:
+        with _fresh_folder(out) as found:
             if replay is not None:
                 job, shape = _replayed(replay)
                 _train(job, shape, found, None, sequential=True)
@@ -109,9 +109,6 @@ def run_training(
                 chosen = _planned(job, profile)
                 print(f"Plan: {chosen.reason}")
                 _train(job, chosen.shape, found, chosen, sequential=sequential)
-        finally:
-            if not any(found.iterdir()):
-                found.rmdir()
 
 
 def _train(job: Job, shape: StageShape, folder: Path, chosen: Planned | None, *, sequential: bool) -> None:
@@ -248,7 +245,28 @@ def _planned(job: Job, profile: Path | None) -> Planned:
     return planned(job, _measured(job, profile))
 
 
-def _fresh_folder(out: Path | None) -> Path:
+@contextmanager
+def _fresh_folder(out: Path | None) -> Iterator[Path]:
+    """A folder for this run alone, which goes again if it stays empty. Raises BadParameter."""
+    found = _made_folder(out)
+    held = os.open(found, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # a batch system may start a command several times at once
+            raise typer.BadParameter(f"{found} is that of a run that has just begun") from None
+        except OSError:  # a file system without locks: nobody can tell
+            pass
+        try:
+            yield found
+        finally:
+            if not any(found.iterdir()):
+                found.rmdir()
+    finally:
+        os.close(held)
+
+
+def _made_folder(out: Path | None) -> Path:
     if out is None:
         return new_folder(Path("runs") / time.strftime("pipeline-%Y%m%d-%H%M%S"))
     out = Path(os.path.expanduser(out))  # no shell sees a `~` behind `--out=`

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import time
 from dataclasses import replace
@@ -245,6 +247,21 @@ def test_a_config_that_says_its_stages_leaves_nothing_to_plan(
 ) -> None:
     assert run("plan", config, "--set", changes) == 2
     assert "leave that key out for a plan by the planner" in capsys.readouterr().err
+
+
+def test_of_two_runs_that_begin_at_once_in_a_folder_one_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first has written nothing yet: both took the folder, and one found its stages gone at the end."""
+    (out := tmp_path / "run").mkdir()
+    first = os.open(out, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    try:
+        assert run("run", config, "--set", "minibatches=0", "--out", out) == 2
+    finally:
+        os.close(first)
+    assert f"{out} is that of a run that has just begun" in capsys.readouterr().err
+    assert out.is_dir()
 
 
 def test_a_replay_takes_no_other_settings_and_a_run_needs_a_folder(
