@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 COPIES = {
     "yaml_text.py": ("bidbrain/files", "pipeline", "straggler"),
     "whole_file.py": ("bidbrain/files", "pipeline"),
-    "compiled_code.py": ("bidbrain/files", "pipeline"),
+    "compiled_code.py": ("bidbrain/files", "pipeline", "straggler"),
 }
 
 
