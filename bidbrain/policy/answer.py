@@ -15,6 +15,7 @@ from bidbrain.policy.base import (
     Keep,
     LetGo,
     MarketView,
+    Phase,
     Request,
     RequestOnDemand,
 )
@@ -67,7 +68,14 @@ def _checked_action(action: object, view: MarketView) -> Action:
                     "expected GiveBack"
                 )
             return action
-        case Keep() | GiveBack():
+        case Keep(number):
+            if any(h.number == number and h.phase is Phase.LEAVING for h in view.holdings):
+                raise PolicyError(
+                    f"the policy keeps allocation {number}, but it has let it go with its hour, expected no Keep: what "
+                    "is let go cannot be kept any more"
+                )
+            return action
+        case GiveBack():
             return action
     raise PolicyError(
         f"an action of the policy is a {type(action).__name__}, "

@@ -124,7 +124,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class LetGo:
-    """Let an allocation end with its running hour."""
+    """Let an allocation end with its running hour; it cannot be kept after that, as the job may be warned of it."""
 
     number: int
 

@@ -290,6 +290,21 @@ def test_machines_on_demand_have_no_hour_to_go_with(setting) -> None:
         simulate(setting, "reluctant", Reluctant(setting, START), START, True)
 
 
+def test_what_was_let_go_cannot_be_kept(setting) -> None:
+    """The ledger said "keep", and the machines went with their hour all the same."""
+
+    class Wavering(OneMarket):
+        def decide(self, now_s: int, view: MarketView) -> Decision:
+            if not view.holdings:
+                return Decision((Request(A, 4, 10**9),), "one", now_s + 600)
+            if view.holdings[0].phase is Phase.HELD:
+                return Decision((LetGo(0),), "enough", now_s + 600)
+            return Decision((Keep(0),), "or not")
+
+    with pytest.raises(PolicyError, match="keeps allocation 0, but it has let it go with its hour"):
+        simulate(setting, "wavering", Wavering(setting, START), START, True)
+
+
 def test_a_market_that_has_no_price_yet_is_named(setting) -> None:
     history = history_of({str(A): [(START, 9)], str(B): [(START + HOUR, 9)]}, START + 9 * HOUR)
 
