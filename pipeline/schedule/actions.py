@@ -152,10 +152,15 @@ def parse_schedule(text: str) -> Schedule:
         assert word == "schedule"
         head = (Policy(policy), replicas, _split(values["in_flight"]), int(values["group"]))
         drains = _split(values["drains"])
+        assert len(head[2]) == len(replicas)
+        assert min(*replicas, *head[2], head[3], drains[0]) >= 1
+        assert list(drains) == sorted(set(drains))
+        assert int(values["minibatches"]) == drains[-1]
     except (ValueError, KeyError, IndexError, AssertionError):
         raise ScheduleError(
             "line 1 of the schedule must read like `schedule 1f1b replicas=1-1 minibatches=4 in_flight=2-1 "
-            "group=1 drains=4`"
+            "group=1 drains=4`, with one number of replicas and one in flight for each stage, at least 1 each, and "
+            "drains that ascend to the last minibatch"
         ) from None
     wanted = [f"stage {s} replica {r}" for s, n in enumerate(replicas, start=1) for r in range(1, n + 1)]
     if len(lines) - 1 != len(wanted):

@@ -201,6 +201,13 @@ def stage_times(
         raise ScheduleError(
             f"found times for {len(links)} links, there are {len(replicas) - 1} between stages"
         )
+    named = {"forward_s": forward, "backward_s": backward, "weights_s": weights, "link_s": links}
+    for name, seconds in named.items():
+        # A walk through time never gets past one that is no number.
+        if not all(0 <= each < math.inf for each in seconds):
+            raise ScheduleError(f"{name} is {list(seconds)}; expected seconds of 0 or more")
+    if puts_off and any(w > b for w, b in zip(weights, backward, strict=True)):
+        raise ScheduleError(f"weights_s is {weights}; expected at most backward_s, {backward}")
     return [
         StageTimes(f, b, link, w if puts_off and stage > 0 else None)
         for stage, (f, b, w, link) in enumerate(zip(forward, backward, weights, [*links, 0.0], strict=True))

@@ -180,7 +180,8 @@ class Timeline:
     def bubble(self) -> float:
         """Share of the workers' time, from start to end, in which they do not compute."""
         busy = sum(span.end_s - span.start_s for span in self.spans)
-        return 1 - busy / (self.makespan_s * len(self.schedule.workers))
+        whole = self.makespan_s * len(self.schedule.workers)
+        return 1 - busy / whole if whole > 0 else 0.0
 
     def memory(self, worker: int, optimizer_factor: float = 1.0) -> list[tuple[float, float]]:
         """(seconds, bytes) whenever a worker's memory changes: weights, gradients and optimizer state, and a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -172,10 +173,22 @@ def test_lists_that_run_without_a_barrier_can_stop_at_one() -> None:
         (lambda: one_f_one_b([1, 1], 4, in_flight=0), "in flight"),
         (lambda: one_f_one_b([1, 1], 4, drains=[3, 2]), "drains"),
         (lambda: one_f_one_b([1, 1], 4, forward_s=[1.0]), "stages"),
+        (lambda: one_f_one_b([1, 1], 4, forward_s=[math.nan, 1.0]), r"forward_s is \[nan, 1.0\]"),
+        (lambda: one_f_one_b([1, 1], 4, backward_s=[1.0, -1.0]), "backward_s is"),
+        (lambda: flush([1, 1], 4, 4, link_s=[math.inf]), "link_s is"),
+        (
+            lambda: flush([1, 1], 4, 4, zero_bubble=True, backward_s=[2, 2], weights_s=[3, 3]),
+            "at most backward_s",
+        ),
         (lambda: gpipe([1], 4, 0), "group"),
         (lambda: parse_schedule("what"), "line 1"),
         (lambda: parse_schedule(str(STRAIGHT).replace("F3", "X3")), "line 2"),
         (lambda: parse_schedule("\n".join(str(STRAIGHT).splitlines()[:3])), "workers"),
+        (lambda: parse_schedule(str(STRAIGHT).replace("in_flight=4-3-2-1", "in_flight=4-3")), "line 1"),
+        (lambda: parse_schedule(str(GROUPS).replace("group=4", "group=0")), "line 1"),
+        (lambda: parse_schedule(str(REPLICATED).replace("replicas=2-1", "replicas=2-0-1")), "line 1"),
+        (lambda: parse_schedule(str(DRAINED).replace("drains=4-8", "drains=8-4")), "line 1"),
+        (lambda: parse_schedule(str(STRAIGHT).replace("minibatches=8", "minibatches=9")), "line 1"),
     ],
 )
 def test_bad_input_is_one_sentence(make, word: str) -> None:

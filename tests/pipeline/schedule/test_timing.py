@@ -228,3 +228,7 @@ def test_recomputed_activations_are_there_only_while_a_backward_runs() -> None:
     cost = StageCost(1.0, 2.0, activation_bytes=1.0, transient_bytes=50.0)
     steps = simulate(one_f_one_b([1], 2), [cost]).memory(0)
     assert [size for _, size in steps] == [0, 1, 51, 0, 1, 51, 0]
+
+
+def test_stages_that_take_no_time_are_never_idle() -> None:
+    assert simulate(one_f_one_b([1, 1], 4), [StageCost(0.0, 0.0)] * 2).bubble() == 0
