@@ -60,7 +60,7 @@ def makespan_seconds(
 ) -> float:
     """The makespan of given batches (see the module's formula). Raises BatchingError."""
     transfer, forward = _checked(startup_s, transfer_s, forward_s)
-    if not ends or list(ends) != sorted(set(ends)) or ends[0] < 1 or ends[-1] != len(transfer):
+    if not len(ends) or list(ends) != sorted(set(ends)) or ends[0] < 1 or ends[-1] != len(transfer):
         raise BatchingError(f"batch ends must ascend from 1 or more to {len(transfer)}, found {list(ends)}")
     pulled, left = _sums(transfer, forward)
     starts = [0, *ends[:-1]]

@@ -121,7 +121,7 @@ def plans_for_machines(
 ) -> dict[int, Plan | DoesNotFitError]:
     """The best plan for several counts of the outermost components (servers), or why none fits them, in one go: the
     inner levels are solved once. Raises as `partition`, other than DoesNotFitError."""
-    if not machines or min(machines) < 1:
+    if len(machines) == 0 or min(machines) < 1:
         raise PartitionError(f"machines must be counts of 1 or more, found {list(machines)}")
     options = options or Options()
     if options.device_speed is not None:
@@ -151,7 +151,8 @@ class _Solver:
         self.notes: list[str] = []
         self.exact = True
         self._check()
-        self.speeds = tuple(options.device_speed or (1.0,) * topology.devices)
+        speeds = options.device_speed
+        self.speeds = (1.0,) * topology.devices if speeds is None else tuple(float(each) for each in speeds)
         self.memory = MemoryRules(
             options.memory_bytes, options.optimizer_factor, _recompute(options.recompute), options.group
         )

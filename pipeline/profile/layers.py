@@ -8,6 +8,7 @@ Layers form a directed graph without cycles. Files are JSON, times in millisecon
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,9 @@ class ProfileError(ValueError):
     """A profile that cannot be used. The message is one sentence that names what is wrong and where."""
 
 
+FIGURES = ("forward_s", "backward_s", "activation_bytes", "parameter_bytes")
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer of a profile.
@@ -36,6 +40,11 @@ class Layer:
     backward_s: float
     activation_bytes: float
     parameter_bytes: float
+
+    def __post_init__(self) -> None:
+        for key in FIGURES:
+            if not isinstance(value := getattr(self, key), int | float):  # of numpy, say: a file takes none
+                object.__setattr__(self, key, float(value))
 
     @property
     def compute_s(self) -> float:
@@ -61,6 +70,8 @@ class Profile:
     tied: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        # Sets of layers are bits of plain ints, which those of numpy would overflow.
+        object.__setattr__(self, "edges", tuple((int(a), int(b)) for a, b in self.edges))
         _check(self)
 
     @property
@@ -298,7 +309,7 @@ def _check(profile: Profile) -> None:
     if count == 0:
         raise ProfileError("the profile has no layers")
     for i, layer in enumerate(profile.layers):
-        for key in ("forward_s", "backward_s", "activation_bytes", "parameter_bytes"):
+        for key in FIGURES:
             value = getattr(layer, key)
             if not (value >= 0 and math.isfinite(value)):
                 raise ProfileError(f"layer {i} ({layer.name}): {key} must be 0 or more, found {value}")
@@ -310,6 +321,9 @@ def _check(profile: Profile) -> None:
         for end in ends:
             if not 0 <= end < count:
                 raise ProfileError(f"an edge ends at layer {end}, but the layers are 0 to {count - 1}")
+    for tied in itertools.chain(*profile.tied):
+        if not 0 <= tied < count:
+            raise ProfileError(f"tied names layer {tied}, but the layers are 0 to {count - 1}")
     if _topological(count, profile.edges) is None:
         raise ProfileError(f"the edges form a cycle through {_cycle(profile.edges)}")
     if not profile.single_seconds > 0:

@@ -252,14 +252,16 @@ def parameter_servers(
         "workers": workers,
         "server_bytes_per_s": server_bytes_per_s,
         "compute_s": compute_s,
+        "worker_bytes_per_s": server_bytes_per_s if worker_bytes_per_s is None else worker_bytes_per_s,
     }
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
             raise SizingError(f"{name} must be positive, found {value}")
     size, link, seconds = map(exact, (parameter_bytes, server_bytes_per_s, compute_s))
-    servers = math.ceil(2 * size * workers / (link * seconds))
+    moved = 2 * size * exact(workers)
+    servers = math.ceil(moved / (link * seconds))
     reason = (
-        f"{workers} workers pull and push {float(2 * size * workers) / 1e6:.4g} MB per round of {compute_s:g} s, "
+        f"{workers} workers pull and push {float(moved) / 1e6:.4g} MB per round of {compute_s:g} s, "
         f"a server moves {float(link * seconds) / 1e6:.4g} MB in that time"
     )
     own = link if worker_bytes_per_s is None else exact(worker_bytes_per_s)
@@ -278,7 +280,7 @@ def exact(value: float | Fraction) -> Fraction:
         return value
     if not math.isfinite(value):
         raise SizingError(f"expected a number, found {value}")
-    return Fraction(repr(value))
+    return Fraction(str(value))  # numbers of numpy, too, whose repr says their type
 
 
 def _ratio(value: float | Fraction) -> Fraction:

@@ -32,6 +32,7 @@ class Topology:
                 raise TopologyError(f"a level's count must be 1 or more, found {count}")
             if not (bytes_per_s > 0 and math.isfinite(bytes_per_s)):
                 raise TopologyError(f"a level's bytes per second must be positive, found {bytes_per_s}")
+        object.__setattr__(self, "levels", tuple((int(count), each) for count, each in self.levels))
 
     @property
     def devices(self) -> int:

@@ -144,3 +144,7 @@ def test_iterations_on_one_link_or_two() -> None:
 def test_bad_times_are_one_sentence(times) -> None:
     with pytest.raises(BatchingError):
         batches(*times)
+
+
+def test_ends_may_be_an_array() -> None:
+    assert makespan_seconds(1.0, [1.0, 1.0], [10.0, 10.0], np.array([1, 2])) == 22

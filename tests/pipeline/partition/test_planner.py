@@ -20,7 +20,7 @@ from pipeline.partition.planner import (
     plans_for_machines,
     top_plans,
 )
-from pipeline.profile.layers import Layer, Profile, chain, read
+from pipeline.profile.layers import Layer, Profile, chain, read, write
 from pipeline.topology.file import read_topology
 from pipeline.topology.levels import Topology, TopologyError, parse_bytes, parse_topology
 
@@ -270,6 +270,23 @@ def test_speeds_must_match_the_devices() -> None:
         partition(convolutional(), Topology(((4, 1.0),)), device_speed=[1, 2])
     with pytest.raises(TopologyError, match="positive"):
         partition(convolutional(), Topology(((2, 1.0),)), device_speed=[1, 0])
+
+
+def test_numbers_of_numpy_are_as_good(tmp_path: Path) -> None:
+    """As those of a notebook: they ended in tracebacks of numpy's and json's."""
+    seconds, sizes, weights = np.full(70, 3.0), np.full(70, 8), np.full(70, 2, np.int32)
+    plain = chain(seconds.tolist(), sizes.tolist(), weights.tolist())
+    edges = np.array([(i, i + 1) for i in range(69)])
+    profile = replace(chain(seconds, sizes, weights), edges=tuple(map(tuple, edges)))
+    topology = Topology(((np.int64(3), np.float64(1e3)),))
+    assert partition(profile, topology) == partition(plain, parse_topology("3x1e3"))
+    few, speeds = chain(seconds[:3], sizes[:3], weights[:3]), np.array([1.0, 2.0, 1.5], np.float32)
+    plan = partition(few, topology, device_speed=speeds)
+    assert parse_plan(plan.to_text()) == plan == partition(few, topology, device_speed=speeds.tolist())
+    write(profile, tmp_path / "profile.json")
+    assert read(tmp_path / "profile.json").edges == plain.edges
+    assert str(Topology(((3.0, 1e3),))) == "3x1000.0"
+    assert list(plans_for_machines(plain, topology, np.array([1, 2]))) == [1, 2]
 
 
 def test_data_parallelism_that_does_not_fit_says_so() -> None:

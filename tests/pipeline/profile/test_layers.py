@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,11 @@ def test_bad_profiles_are_one_sentence(raw: object, words: str) -> None:
     with pytest.raises(ProfileError, match=words) as caught:
         from_dict(raw)
     assert "\n" not in str(caught.value)
+
+
+def test_shared_weights_of_no_layer_are_named() -> None:
+    with pytest.raises(ProfileError, match="tied names layer 4, but the layers are 0 to 3"):
+        replace(diamond(), tied=((0, 4),))
 
 
 def test_bad_files_name_the_file(tmp_path: Path) -> None:

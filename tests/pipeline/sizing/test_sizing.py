@@ -108,6 +108,13 @@ def test_lemma_3_2_and_its_second_condition() -> None:
     assert parameter_servers(0.1, 3, 0.2, 3.0).count == 1
 
 
+def test_numbers_of_numpy_are_as_good() -> None:
+    assert gpus_for_speedup(np.float64(3), np.float64(0.2)) == gpus_for_speedup(3.0, 0.2)
+    assert speedup(np.int64(4), np.float32(0.1)) == speedup(4, 0.1)
+    one, many = np.int64(180_000_000), np.int64(2**40)
+    assert parameter_servers(one, many, np.float64(1.25e9), np.float64(1.0)).count == -(-36 * 2**40 // 125)
+
+
 def test_alexnet_shapes_and_memory() -> None:
     sides = [h for h, _, _ in feature_shapes(ALEXNET)]
     assert sides == [224, 55, 27, 27, 13, 13, 13, 13, 6]
@@ -234,6 +241,8 @@ def test_the_best_minibatch_counts_whole_minibatches() -> None:
         lambda: gpus_for_speedup(0.5, 0.1),
         lambda: gpus_for_speedup(2, -0.1),
         lambda: parameter_servers(0, 4, 1.0, 1.0),
+        lambda: parameter_servers(1e6, 4, 1.0, 1.0, worker_bytes_per_s=0),
+        lambda: parameter_servers(1e6, 4, 1.0, 1.0, worker_bytes_per_s=-1.0),
         lambda: feature_map_bytes(ALEXNET, 0),
         lambda: feature_shapes(ConvNet((4, 4, 1), (FeatureLayer(9, 1, 0, 3),), ())),
     ],
