@@ -136,6 +136,10 @@ def allocate_cpu(
         raise ValueError(
             f"maximum is {maximum}; expected at least the minimum, and room for {global_batch} with {n} workers"
         )
+    if (moving := int(np.count_nonzero(speeds))) * most < total:  # a worker that stands still never ends
+        raise ValueError(
+            f"maximum is {maximum}; expected room for {global_batch} with the {moving} of {n} workers that move"
+        )
     low, high = np.full(n, least, dtype=np.int64), np.full(n, most, dtype=np.int64)
     return _solved(speeds[:, None], np.zeros(n, dtype=np.int64), low, high, total)
 
@@ -153,6 +157,14 @@ def resolve(state: Allocation, worker: int, speed: float) -> Counts:
     others_are_idle = not state.law[:worker].any() and not state.law[worker + 1 :].any()
     if new == 0 and others_are_idle:
         raise ValueError("speed is 0 and so is every other worker's; expected one that moves")
+    if new == 0:
+        room = int(state.high[state.law[:, 0] > 0].sum()) - int(state.high[worker]) * (
+            state.law[worker, 0] > 0
+        )
+        if room < state.total:
+            raise ValueError(
+                f"speed is 0, and the others that move have room for {room} units; expected {state.total}"
+            )
     before = int(state.sizes[worker])
     last = int(state.trees[LAST, 1])  # the time at which the last worker ends now
     state.law[worker, 0] = new

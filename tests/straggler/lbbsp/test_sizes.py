@@ -92,6 +92,20 @@ def test_cpu_sizes_with_a_maximum_are_optimal() -> None:
         cpu_batch_sizes([1.0, 2.0], 5, maximum=2)
 
 
+def test_workers_that_stand_still_give_no_room() -> None:
+    """They got samples that they never end with, or the others more than the maximum."""
+    for speeds in ([3.0, 0.0], [0.0, 1e30]):
+        with pytest.raises(ValueError, match="expected room for 40 with the 1 of 2 workers that move"):
+            cpu_batch_sizes(speeds, 40, 0, maximum=20)
+    state = allocate_cpu([1.0, 1.0, 0.3], 19, 0, maximum=7)
+    before = state.sizes.tolist()
+    with pytest.raises(ValueError, match="the others that move have room for 14 units; expected 19"):
+        resolve(state, 1, 0.0)
+    assert resolve(state, 1, 1.0).tolist() == before
+    state = allocate_cpu([1.0, 1.0, 0.0], 14, 0, maximum=7)
+    assert resolve(state, 2, 0.0).tolist() == [7, 7, 0]
+
+
 @each_count
 def test_gpu_sizes_are_optimal(cases: int, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(6)
