@@ -44,6 +44,8 @@ def run(processes: int = 1, **options: Any) -> SimulatedTables:
         raise ConfigError(
             "found no market or two, expected either history or made (prices), or availability (pools)"
         )
+    if processes < 1:
+        raise ConfigError(f"processes: found {processes}, expected at least 1")
     plan = (
         make_pool_plan(settings, [read_trace(path) for path in settings.availability])
         if settings.availability

@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 R = TypeVar("R")
 
-_work: Callable[[Any], Any] | None = None
+_work: Callable[[Any], Any] | None = None  # in a process of a pool: what it does
 
 
 @contextmanager
@@ -41,12 +41,17 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _end_with(parent: int) -> None:
-    """End this process when `parent` does, however that is: it would wait for work for ever, as it has both ends of the
-    pipe that work comes through."""
+def _begin(parent: int, work: Callable[[Any], Any]) -> None:
+    """Begin a process, whose work is its own pool's: a global set before the fork would be that of two threads' pools.
+
+    It ends when `parent` does, however that is: it would wait for work for ever, as it has both ends of the pipe that
+    work comes through.
+    """
+    global _work
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
+    _work = work
 
 
 def _call(item: Any) -> Any:
@@ -67,16 +72,14 @@ class Pool:
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Results in the order of `items`. `work` is inherited by fork, not pickled; items and results are."""
-        global _work
         if self._processes == 1 or len(items) < 2:
             yield from map(work, items)
             return
-        _work = work
         context = mp.get_context("fork")
         # An interruption in the middle would leave a process that is in no list and is never ended.
         with _uninterrupted():
             self._executor = ProcessPoolExecutor(
-                self._processes, mp_context=context, initializer=_end_with, initargs=(os.getpid(),)
+                self._processes, mp_context=context, initializer=_begin, initargs=(os.getpid(), work)
             )
             results = self._executor.map(_call, items)
         yield from results

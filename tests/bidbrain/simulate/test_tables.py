@@ -94,6 +94,8 @@ def test_a_constructor_or_a_decision_that_is_none_is_one_sentence(
         run(availability="a.json", schemes=["odd:Mute"], job_hours=[1], starts=1)
     with pytest.raises(ConfigError, match="found no market or two"):
         run(schemes=["elastic"])
+    with pytest.raises(ConfigError, match="processes: found 0, expected at least 1"):
+        run(0, made="smooth")
 
 
 def test_made_prices_a_path_and_one_scheme_are_taken_as_they_are(tmp_path: Path) -> None:

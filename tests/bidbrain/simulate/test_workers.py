@@ -1,13 +1,19 @@
-"""A pool of processes that is interrupted while it starts."""
+"""A pool of processes that is interrupted while it starts, and two of them side by side."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from bidbrain.simulate import workers
+from bidbrain.simulate.workers import Pool
 
 # Each process of the pool interrupts the one that is starting it. At the end it says whom it leaves behind.
 PROGRAM = """
@@ -62,3 +68,24 @@ def test_no_process_is_left_of_one_that_was_killed() -> None:
         [sys.executable, "-c", KILLED], cwd=root, capture_output=True, check=False, timeout=240
     )
     assert done.returncode == -signal.SIGTERM
+
+
+def test_pools_of_two_threads_do_each_their_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of two simulations in a notebook: each had rows of the other."""
+    both = threading.Barrier(2)
+
+    class Together(ProcessPoolExecutor):
+        """No processes before both pools want some."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            both.wait(60)
+            super().__init__(*args, **options)
+
+    def tagged(tag: str) -> list[tuple[str, int]]:
+        with Pool(2) as pool:
+            return list(pool.map(lambda item: (tag, item), range(3)))
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Together)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(tagged, "ab"))
+    assert found == [[(tag, item) for item in range(3)] for tag in "ab"]
