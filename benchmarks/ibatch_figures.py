@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import pyplot as plt
-
 from pipeline.ibatch.batches import Batching
-from pipeline.report.figure import FORWARD, LINK, STAGE_COLOURS, plain, save
+from pipeline.report.figure import FORWARD, LINK, STAGE_COLOURS, new_figure, plain, save
 
 
 def draw_makespans(
     curves: dict[str, Sequence[float]], bandwidths: Sequence[float], path: Path, title: str
 ) -> None:
     """Makespans of several ways to batch, relative to the optimum, over the link's bytes per second."""
-    figure, axes = plt.subplots(figsize=(8, 4.5))
+    figure = new_figure(8, 4.5)
+    axes = figure.subplots()
     best = curves["ours"]
     for (name, values), colour in zip(curves.items(), STAGE_COLOURS, strict=False):
         axes.plot(
@@ -44,7 +43,8 @@ def draw_batching(
     path: Path,
 ) -> None:
     """Pulls and forwards of several batchings under each other, as the paper's figure 4."""
-    figure, axes = plt.subplots(figsize=(14, 1 + 1.1 * len(found)))
+    figure = new_figure(14, 1 + 1.1 * len(found))
+    axes = figure.subplots()
     end_s = max(batching.makespan_s for batching in found.values())
     for row, batching in enumerate(found.values()):
         pull_s = done_s = 0.0

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib import pyplot as plt
-
-from pipeline.report.figure import STAGE_COLOURS, plain, save
+from pipeline.report.figure import STAGE_COLOURS, new_figure, plain, save
 
 MARKERS = "o^sDvP"
 
@@ -18,7 +16,8 @@ def bars(
     """Groups of bars with their figures on top; a bar's colour is that of its place in the group. Its name stands
     below it, or in a legend where all groups have the same."""
     alike = len({tuple(group) for group in groups.values()}) == 1
-    figure, axes = plt.subplots(figsize=(max(6.0, 0.6 * sum(len(g) + 1 for g in groups.values())), 4.2))
+    figure = new_figure(max(6.0, 0.6 * sum(len(g) + 1 for g in groups.values())), 4.2)
+    axes = figure.subplots()
     at, places = 0.0, []
     for number, group in enumerate(groups.values()):
         for place, (name, value) in enumerate(group.items()):
@@ -52,7 +51,8 @@ def curves(
     """Panels, `wide` in a row, each (its height's name, curves by their names, each y by x)."""
     wide = min(wide, len(panels))
     high = -(-len(panels) // wide)
-    figure, grid = plt.subplots(high, wide, figsize=(5.2 * wide, 3.8 * high), squeeze=False)
+    figure = new_figure(5.2 * wide, 3.8 * high)
+    grid = figure.subplots(high, wide, squeeze=False)
     for axes, (height, found) in zip(grid.flat, panels, strict=False):
         # Later curves are thinner, so that equal ones show.
         kinds = zip(found.items(), STAGE_COLOURS, MARKERS, (4.6, 2.4, 1.6, 1.2, 1.0, 0.8), strict=False)
@@ -75,7 +75,8 @@ def points(
     path: Path, found: Mapping[str, Sequence[tuple[float, float]]], along: str, height: str, title: str
 ) -> None:
     """Kinds of points around the line on which both are equal."""
-    figure, axes = plt.subplots(figsize=(5.6, 4.6))
+    figure = new_figure(5.6, 4.6)
+    axes = figure.subplots()
     for (name, places), colour, marker in zip(found.items(), STAGE_COLOURS, MARKERS, strict=False):
         axes.scatter(*zip(*places, strict=True), label=name, color=colour, marker=marker, s=36)
     most = max(max(pair) for places in found.values() for pair in places) * 1.05

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -32,7 +29,7 @@ SCHEME_COLOURS = {
 }
 OTHERS = ("#14808a", "#9c5b9f", "#7d6b29", "#b03a74", "#4b5ea8")
 KIND_COLOURS = {"on-demand": "#6b7280", "spot, paid": "#2f6fb3", "spot, free": "#8fcf9f"}
-MARKET_COLOURS = plt.get_cmap("tab10").colors
+MARKET_COLOURS = tuple(TABLEAU_COLORS.values())
 
 
 def scheme_colours(schemes: Iterable[str]) -> dict[str, str]:
@@ -62,7 +59,9 @@ def as_written(text: object) -> str:
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure with light axes; the axes as a flat list."""
-    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+    # Without pyplot, whose backend is that of the user's own plots, as in a notebook.
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     flat = [axis for row in axes for axis in row]
     for axis in flat:
         soften(axis)
@@ -85,10 +84,7 @@ def plain_ticks(axis: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG (no date in it: equal plots are equal files) and close the figure."""
-    try:
-        with whole_file(path) as partial:
-            figure.savefig(partial, format="png", dpi=130, metadata={"Software": None})
-    finally:
-        plt.close(figure)
+    """Write a PNG (no date in it: equal plots are equal files)."""
+    with whole_file(path) as partial:
+        figure.savefig(partial, format="png", dpi=130, metadata={"Software": None})
     return path

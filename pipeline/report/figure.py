@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
@@ -32,16 +27,16 @@ def check_ending(path: Path) -> None:
         )
 
 
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure. Without pyplot, whose backend is that of the user's own plots, as in a notebook."""
+    return Figure(figsize=(width, height))
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure under its name only when it is complete. Raises PictureError for its ending, OSError."""
     check_ending(path)
-    try:
-        with whole_file(path) as partial:
-            figure.savefig(
-                partial, format=path.suffix.removeprefix(".").lower(), dpi=160, bbox_inches="tight"
-            )
-    finally:
-        plt.close(figure)
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=path.suffix.removeprefix(".").lower(), dpi=160, bbox_inches="tight")
 
 
 def plain(axes: Axes) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from pipeline.partition.plan import Plan, Source
-from pipeline.report.figure import BACKWARD, FORWARD, IDLE, LINK, STAGE_COLOURS, WEIGHTS, plain, save
+from pipeline.report.figure import (
+    BACKWARD,
+    FORWARD,
+    IDLE,
+    LINK,
+    STAGE_COLOURS,
+    WEIGHTS,
+    new_figure,
+    plain,
+    save,
+)
 from pipeline.schedule.actions import Kind
 from pipeline.schedule.timing import Timeline
 
@@ -17,7 +27,8 @@ def draw_timeline(timeline: Timeline, path: Path, *, title: str = "", until_s: f
     """Each worker's forwards and backwards over time, as figures 5.2 to 5.4."""
     workers = len(timeline.schedule.workers)
     shown_s = min(timeline.makespan_s, until_s or timeline.makespan_s)
-    figure, axes = plt.subplots(figsize=(14, 1.3 + 0.42 * workers))
+    figure = new_figure(14, 1.3 + 0.42 * workers)
+    axes = figure.subplots()
     _gantt(axes, timeline, shown_s)
     axes.set_title(title or _caption(timeline), loc="left", fontsize=11)
     save(figure, path)
@@ -26,9 +37,8 @@ def draw_timeline(timeline: Timeline, path: Path, *, title: str = "", until_s: f
 def draw_plan(plan: Plan, timeline: Timeline, path: Path, *, optimizer_factor: float = 1.0) -> None:
     """A plan on one page: what bounds its rate, the start of its schedule, and memory as it fills."""
     workers = len(timeline.schedule.workers)
-    figure, (top, middle, bottom) = plt.subplots(
-        3, 1, figsize=(14, 7.5 + 0.28 * workers), height_ratios=[2.2, 1 + 0.25 * workers, 2.2]
-    )
+    figure = new_figure(14, 7.5 + 0.28 * workers)
+    top, middle, bottom = figure.subplots(3, 1, height_ratios=[2.2, 1 + 0.25 * workers, 2.2])
     _terms(top, plan)
     pace_s = timeline.seconds_per_minibatch()
     shown_s = min(timeline.makespan_s, timeline.finished_s()[0] + 12 * pace_s)
@@ -102,7 +112,7 @@ def _gantt(axes: Axes, timeline: Timeline, shown_s: float) -> None:
     axes.set_xlim(0, shown_s)
     axes.set_xlabel("seconds")
     used = [kind for kind in Kind if any(span.action.kind is kind for span in timeline.spans)]
-    handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (*(colours[kind] for kind in used), IDLE)]
+    handles = [Rectangle((0, 0), 1, 1, color=c) for c in (*(colours[kind] for kind in used), IDLE)]
     axes.legend(
         handles,
         [*("gradients of weights" if kind is Kind.WEIGHTS else kind.name.lower() for kind in used), "idle"],
@@ -142,7 +152,7 @@ def _terms(axes: Axes, plan: Plan) -> None:
     axes.set_title("What bounds the rate", loc="left", fontsize=11)
     used = [s for s in Source if any(t.source is s for t in chosen)]
     axes.legend(
-        [plt.Rectangle((0, 0), 1, 1, color=colours[s]) for s in used],
+        [Rectangle((0, 0), 1, 1, color=colours[s]) for s in used],
         [words[s] for s in used],
         loc="lower right",
         bbox_to_anchor=(1, 1),

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from straggler.config import StragglerConfig
@@ -32,9 +30,8 @@ NAMES = {"bsp": "BSP", "asp": "ASP", "bsp-rr": "BSP RR", "flexrr": "FlexRR"}
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure and free its memory."""
+    """Write a figure."""
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def patterns_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Figure:
@@ -42,14 +39,10 @@ def patterns_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
     patterns = list(dict.fromkeys(summary.pattern for summary in summaries))
     schemes = list(dict.fromkeys(summary.scheme for summary in summaries))
     at = {(summary.pattern, summary.scheme): summary for summary in summaries}
-    figure, (time, shares) = plt.subplots(
-        2,
-        1,
-        figsize=(max(6.5, 1.4 + 0.32 * len(patterns) * (len(schemes) + 1)), 6.4),
-        height_ratios=(2.2, 1),
-        sharex=True,
-        layout="constrained",
-    )
+    # Without pyplot, whose backend is that of the user's own plots, as in a notebook.
+    width = max(6.5, 1.4 + 0.32 * len(patterns) * (len(schemes) + 1))
+    figure = Figure(figsize=(width, 6.4), layout="constrained")
+    time, shares = figure.subplots(2, 1, height_ratios=(2.2, 1), sharex=True)
     width = 0.84 / len(schemes)
     for s, scheme in enumerate(schemes):
         xs = [p - 0.42 + width * (s + 0.5) for p in range(len(patterns))]
@@ -114,8 +107,9 @@ def variants_figure(config: StragglerConfig, summaries: Sequence[Summary]) -> Fi
     variants = list(dict.fromkeys(summary.variant for summary in summaries))
     lines = list(dict.fromkeys((summary.pattern, summary.scheme) for summary in summaries))
     at = {(summary.pattern, summary.scheme, summary.variant): summary for summary in summaries}
-    figure, time = plt.subplots(figsize=(max(6.5, 0.9 * len(variants) + 2.5), 4.4), layout="constrained")
-    colours = plt.get_cmap("viridis")
+    figure = Figure(figsize=(max(6.5, 0.9 * len(variants) + 2.5), 4.4), layout="constrained")
+    time = figure.subplots()
+    colours = colormaps["viridis"]
     one_scheme = len({scheme for _, scheme in lines}) == 1
     for k, (pattern, scheme) in enumerate(lines):
         found = [at[pattern, scheme, variant] for variant in variants]
@@ -176,7 +170,7 @@ def _colour(scheme: str, schemes: Sequence[str]) -> Colour:
     """The kind's colour; lighter for each further scheme of the same kind."""
     kind = scheme.partition(":")[0]
     same = [other for other in schemes if other.partition(":")[0] == kind]
-    red, green, blue = matplotlib.colors.to_rgb(COLOURS[kind])
+    red, green, blue = to_rgb(COLOURS[kind])
     lighter = 0.65 * same.index(scheme) / max(1, len(same))
     return red + (1 - red) * lighter, green + (1 - green) * lighter, blue + (1 - blue) * lighter
 

@@ -67,6 +67,16 @@ for statement in {[*(f"import {leaf}" for leaf in LEAVES), "import agileml; agil
     assert done.returncode == 0, done.stderr
 
 
+def test_plots_leave_the_backend_of_the_users_own_alone() -> None:
+    """In a notebook the user's plots below an import of ours were not shown any more."""
+    reports = "bidbrain.report.plots, pipeline.report.plans, straggler.report.folder"
+    script = f"import matplotlib as m; m.use('template'); import {reports}; print(m.get_backend())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "template\n"
+
+
 @cache
 def imported_packages(path: Path) -> set[str]:
     found: set[str] = set()

@@ -1,9 +1,10 @@
 """Plots of an experiment: what lines say to those who look at them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from bidbrain.report.plots import plot_cost_against_runtime, plot_sweep
 from bidbrain.report.tables import rich_tables
@@ -11,11 +12,23 @@ from bidbrain.simulate.experiment import Result, summarise
 from bidbrain.simulate.simulator import Outcome
 
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are written."""
+    found: list[Figure] = []
+    write = Figure.savefig
+
+    def written(self: Figure, *args: Any, **options: Any) -> None:
+        found.append(self)
+        write(self, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", written)
+    return found
+
+
 def test_a_sweep_of_jobs_of_several_lengths_shows_which_line_is_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, drawn: list[Figure]
 ) -> None:
-    drawn, close = [], plt.close
-    monkeypatch.setattr(plt, "close", drawn.append)
     job = (Outcome(0, 3600, True, 500, 0, 0, 10, 0),)
     rows = [
         summarise(Result(scheme, hours, job, 1000.0), 0)
@@ -27,7 +40,6 @@ def test_a_sweep_of_jobs_of_several_lengths_shows_which_line_is_which(
     for axes in figure.axes:
         looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
         assert len(looks) == len(axes.get_lines()) == 4
-    close(figure)
 
 
 OWN = ["first:Own", "second:Own", "third:Nwo", "expected_cost", "renewal"]
@@ -38,10 +50,8 @@ def results_of(schemes: list[str]) -> list[Result]:
     return [Result(scheme, 2.0, job, 1000.0) for scheme in schemes]
 
 
-def test_policies_of_ones_own_can_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_of_ones_own_can_be_told_apart(tmp_path: Path, drawn: list[Figure]) -> None:
     """Two classes of one name had one entry in the legend and one name in the table, and colours could be the same."""
-    drawn, close = [], plt.close
-    monkeypatch.setattr(plt, "close", drawn.append)
     results = results_of(OWN)
     plot_cost_against_runtime(results, tmp_path / "points.png")
     ((axes,),) = (figure.axes for figure in drawn)
@@ -50,19 +60,13 @@ def test_policies_of_ones_own_can_be_told_apart(tmp_path: Path, monkeypatch: pyt
     ]
     colours = {tuple(dots.get_facecolor()[0][:3]) for dots in axes.collections}
     assert len(colours) == len(OWN)
-    close(drawn[0])
     (table,) = rich_tables([summarise(result, 0) for result in results], "costs")
     names = ["first:Own", "second:Own", "Nwo", "expected_cost", "renewal"]
     assert list(table.columns[0].cells) == names
 
 
-def test_a_sweep_is_drawn_from_the_least_value_to_the_greatest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn, close = [], plt.close
-    monkeypatch.setattr(plt, "close", drawn.append)
+def test_a_sweep_is_drawn_from_the_least_value_to_the_greatest(tmp_path: Path, drawn: list[Figure]) -> None:
     tables = [[summarise(result, 0) for result in results_of(["renewal"])]] * 3
     plot_sweep("boot_s", [300.0, 60.0, 120.0], tables, tmp_path / "sweep.png")
     for axes in drawn[0].axes:
         assert [line.get_xdata().tolist() for line in axes.get_lines()] == [[60.0, 120.0, 300.0]]
-    close(drawn[0])
