@@ -138,6 +138,8 @@ class ElasticBsp:
             units = (1,) * left + (0,) * (len(workers) - left)
             slowest = max(self._interval_ns.values(), default=0)
             return Superstep(workers, units, start_ns + slowest, f"workers {unknown} are not measured yet")
+        if most == 0:
+            return Superstep(workers, (0,) * len(workers), start_ns, "nothing is left")
         intervals = np.array([self._interval_ns[worker] for worker in workers], dtype=np.int64)
         ends = predicted_end_times(start_ns, intervals, self.lookahead)
         barrier = zipline(ends, self.objective, start_ns, self.staleness)

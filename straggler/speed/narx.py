@@ -127,8 +127,10 @@ class Inline:
 class Narx:
     """The predictor: a `pretrained` net (None: an EMA) for the first `warm_up` iterations, then its own.
 
-    Retrained every `retrain` iterations on the last `window`, from the weights it has.
+    Retrained every `retrain` iterations on the last `window`, from the weights it has; first after FEWEST of them.
     """
+
+    FEWEST = 3  # iterations: the last two speeds, and what came of them
 
     def __init__(
         self,
@@ -140,8 +142,10 @@ class Narx:
         retrain: int = 100,
         pretrained: Net | None = GENERAL,
     ) -> None:
+        if window < 1 or retrain < 1:
+            raise ValueError(f"window is {window}, retrain {retrain}; expected at least 1 each")
         self._trainer = trainer or Inline()
-        self._warm_up = warm_up
+        self._warm_up = max(self.FEWEST, warm_up)
         self._retrain = retrain
         self._rows: deque[tuple[float, float, float]] = deque(maxlen=window + 2)  # log v, c, m
         self._ema = Ema()

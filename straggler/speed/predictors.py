@@ -7,6 +7,7 @@ memory the worker has as well.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
@@ -128,10 +129,14 @@ class Arima:
     """ARIMA(2,2,1): two autoregressive terms and one moving average on the second differences of the speed.
 
     `ar` and `ma` are fitted by Hannan and Rissanen's method every `refit` iterations to the last `window`. The last
-    speed is the forecast until `window` / 4 iterations have been observed.
+    speed is the forecast until `window` / 4 iterations, and LEAST, have been observed.
     """
 
+    LEAST = 20  # iterations, from which three coefficients can be found
+
     def __init__(self, window: int = 200, refit: int = 50) -> None:
+        if window < self.LEAST or refit < 1:
+            raise ValueError(f"window is {window}, refit {refit}; expected at least {self.LEAST} and 1")
         self._speeds: deque[float] = deque(maxlen=window)
         self._refit = refit
         self._since_fit = 0
@@ -146,7 +151,7 @@ class Arima:
             self._error = speed - self._forecast()
         self._speeds.append(speed)
         self._since_fit += 1
-        enough = len(self._speeds) >= (self._speeds.maxlen or 0) // 4
+        enough = len(self._speeds) >= max(self.LEAST, (self._speeds.maxlen or 0) // 4)
         if enough and (not self._fitted or self._since_fit >= self._refit):
             self._fit()
 
@@ -172,6 +177,10 @@ class Arima:
         twice = np.diff(np.asarray(self._speeds), 2)
         if float(np.abs(twice).max()) < 1e-12 * float(np.abs(self._speeds[-1])):
             return  # a straight line: nothing to fit
-        found, _ = hannan_rissanen(twice, ar_order=2, ma_order=1, demean=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # speeds that hardly change leave some coefficients open: any will do
+            found, _ = hannan_rissanen(twice, ar_order=2, ma_order=1, demean=False)
         self.ar = (float(found.ar_params[0]), float(found.ar_params[1]))
         self.ma = float(np.clip(found.ma_params[0], -0.99, 0.99))  # invertible

@@ -183,6 +183,7 @@ def test_policy_keeps_the_bound_and_says_why(intervals: list[int], lookahead: in
         rest = policy.plan(0, workers, most=left)
         assert sum(rest.units) == left
         assert max(rest.units) <= lookahead
+    assert policy.plan(0, workers, most=0).units == (0,) * len(intervals)
     last = policy.plan(0, workers, most=len(intervals))
     assert sum(last.units) == min(len(intervals), sum(planned.units))
     policy.forget(0)

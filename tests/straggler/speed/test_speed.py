@@ -62,6 +62,25 @@ def test_arima_follows_a_trend_exactly_and_finds_its_coefficients() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+def test_short_histories_are_enough_for_every_predictor() -> None:
+    """Each ended in an error of a library's, or in its warning, where a fit had too few speeds or equal ones."""
+    made = [Arima(window, 1) for window in (20, 21, 40)]
+    made += [Narx(warm_up=count, retrain=1) for count in (0, 1, 2)]
+    for predictor in (*made, Narx(warm_up=0, window=1, retrain=1)):
+        for speed in [*([1.0] * 3), *([2.0] * 24), 3.0, 2.0, 2.5]:
+            predictor.observe(speed)
+            assert 0 < predictor.predict() < 20
+    for make in (
+        lambda: Arima(window=19),
+        lambda: Arima(refit=0),
+        lambda: Narx(window=0),
+        lambda: Narx(retrain=0),
+    ):
+        with pytest.raises(ValueError, match="expected at least"):
+            make()
+
+
 def test_narx_is_ahead_where_cpu_and_memory_explain_the_speed() -> None:
     """Table 3's order. Drift is where the others come closest: averages do almost as well there."""
     for made, margin in ((regimes, 0.8), (bursts, 0.5), (drift, 1.0)):
