@@ -1,7 +1,8 @@
 """The policy protocol: `decide(now, view) -> actions with a reason`, the same live and simulated.
 
 A policy is made for one job (`Policy(setting, start_s)`). It is asked at the job's start, after every event (grant,
-refusal, eviction, end of an allocation) and at the instant that it asked for; it keeps no clock and no account.
+refusal, eviction, end of an allocation) and at the instant that it asked for; it keeps no clock and no account. On
+recorded markets an order that is answered at once is no event: the decision that made it says when to ask again.
 """
 
 from __future__ import annotations
