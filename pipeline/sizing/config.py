@@ -40,8 +40,8 @@ class GpuQuestion(_Strict):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        measured = self.overhead_s is not None and self.compute_s is not None
-        if (self.overhead_ratio is not None) == measured:
+        measured = (self.overhead_s is not None, self.compute_s is not None)
+        if measured != ((True, True) if self.overhead_ratio is None else (False, False)):
             raise ValueError("give either overhead_ratio, or overhead_s and compute_s")
         return self
 

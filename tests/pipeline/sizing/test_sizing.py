@@ -251,3 +251,18 @@ def test_bad_questions_are_one_sentence(ask) -> None:
     with pytest.raises(SizingError) as caught:
         ask()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"overhead_ratio": 0.1, "overhead_s": 5.0},
+        {"overhead_ratio": 0.1, "compute_s": 5.0},
+        {"overhead_s": 5.0},
+        {},
+    ],
+)
+def test_overhead_is_given_in_one_way(given: dict[str, float]) -> None:
+    """A ratio with one of the seconds won over it without a word."""
+    with pytest.raises(ValueError, match="give either overhead_ratio, or overhead_s and compute_s"):
+        GpuQuestion(speedup=3.0, **given)
