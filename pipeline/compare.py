@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.partition.memory import stage_bytes
+from pipeline.partition.memory import MemoryRules, stage_bytes
 from pipeline.partition.plan import Plan
 from pipeline.partition.planner import Options, PartitionError, data_parallel_plan, top_plans
 from pipeline.profile.layers import Profile
@@ -102,9 +102,12 @@ def depths(
 
 def memory_at(plan: Plan, options: Options, in_flight: int) -> list[float]:
     """Bytes of a device of each stage with so many minibatches in flight per input replica."""
-    limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
+    limits, rules = (
+        stage_limits([stage.replicas for stage in plan.stages], in_flight),
+        MemoryRules(group=options.group),
+    )
     return [
-        stage_bytes((held, held), stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
+        stage_bytes(rules.held(held), stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
         + (stage.activation_bytes if stage.recompute else 0.0)
         for stage, held in zip(plan.stages, limits, strict=True)
     ]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from pipeline.partition.memory import MemoryRules
 from pipeline.partition.plan import Plan
 from pipeline.schedule.actions import Action, Kind, Policy, Schedule
 from pipeline.schedule.policies import whole_turn
@@ -184,11 +185,12 @@ class Timeline:
         return 1 - busy / whole if whole > 0 else 0.0
 
     def memory(self, worker: int, optimizer_factor: float = 1.0) -> list[tuple[float, float]]:
-        """(seconds, bytes) whenever a worker's memory changes: weights, gradients and optimizer state, and a
-        version of the weights and a set of activations for each minibatch in flight."""
-        cost = self.stages[self.schedule.stage_of(worker)]
-        fixed = (1 + optimizer_factor) * cost.parameter_bytes
-        each = cost.parameter_bytes + cost.activation_bytes
+        """(seconds, bytes) whenever a worker's memory changes: weights, gradients and optimizer state, and a set of
+        activations for each minibatch in flight, with a version of the weights where there is no flush."""
+        cost, by_group = self.stages[self.schedule.stage_of(worker)], self.schedule.updates_by_group
+        copies = MemoryRules(group=self.schedule.group).held(0)[1] if by_group else 0
+        fixed = (1 + copies + optimizer_factor) * cost.parameter_bytes
+        each = cost.activation_bytes + (0.0 if by_group else cost.parameter_bytes)
         steps = [(0.0, fixed)]
         changes = []
         last = self.schedule.kinds(self.schedule.stage_of(worker))[-1]

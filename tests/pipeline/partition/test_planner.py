@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.compare import memory_at
 from pipeline.partition.plan import PlanError, parse_plan
 from pipeline.partition.planner import (
     Options,
@@ -255,6 +256,13 @@ def test_topologies_print_and_parse() -> None:
     assert [parse_bytes(t, "m") for t in ("16GB", "1 KiB", "5")] == [16e9, 1024, 5]
     with pytest.raises(TopologyError, match="--memory takes a size"):
         parse_bytes("lots", "--memory")
+
+
+@pytest.mark.parametrize("group", [None, 1, 4])
+def test_memory_at_the_planned_number_in_flight_is_the_plans(group: int | None) -> None:
+    options = Options(straight=True, group=group)
+    plan = top_plans(convolutional(), Topology(((4, 1e9),)), 1, options)[0]
+    assert memory_at(plan, options, len(plan.stages)) == [stage.memory_bytes for stage in plan.stages]
 
 
 @pytest.mark.parametrize("count", ["2.5", ".nan", ".inf", "true"])

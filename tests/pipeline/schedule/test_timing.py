@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.partition.memory import MemoryRules, stage_bytes
 from pipeline.partition.planner import partition
 from pipeline.profile.layers import chain
 from pipeline.schedule.actions import Action, Kind
@@ -222,6 +223,16 @@ def test_memory_rises_to_the_minibatches_in_flight() -> None:
     for stage in range(4):
         peak = max(size for _, size in timeline.memory(stage, optimizer_factor=1.0))
         assert peak == 2 * 10 + (4 - stage) * 13
+
+
+@pytest.mark.parametrize("make", [flush, gpipe])
+def test_memory_with_a_flush_has_one_version_of_the_weights(make) -> None:
+    """As the planner counts it: a version for each microbatch in flight made GPipe's memory several times too large."""
+    made = make([1] * 4, 16, 8)
+    timeline = simulate(made, [StageCost(1.0, 2.0, parameter_bytes=10.0, activation_bytes=3.0)] * 4)
+    for stage, in_flight in enumerate(made.in_flight):
+        held = MemoryRules(group=8).held(in_flight)
+        assert max(size for _, size in timeline.memory(stage)) == stage_bytes(held, 10.0, 3.0, 1.0)
 
 
 def test_recomputed_activations_are_there_only_while_a_backward_runs() -> None:
