@@ -53,8 +53,9 @@ class Trace:
         return self._changes[index] if index < len(self._changes) else NEVER_S
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path | str) -> Trace:
     """One pool, named after its file; raises HistoryError with one sentence."""
+    path = Path(path)
     market = Market(POOL_TYPE, path.name.split(".")[0])
     with reading(path):
         if not path.is_file():

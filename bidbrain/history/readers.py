@@ -104,10 +104,10 @@ def load_json(path: Path, text: io.TextIOBase) -> Any:
         raise HistoryError(f"{path}: JSON that cannot be used ({error})") from None
 
 
-def history_files(paths: Iterable[Path]) -> list[Path]:
+def history_files(paths: Iterable[Path | str]) -> list[Path]:
     """The files behind files and folders (a folder: its price files, sorted by name)."""
     found: list[Path] = []
-    for path in paths:
+    for path in map(Path, paths):
         with reading(path):
             found += _files_of(path)
     return found
@@ -123,12 +123,14 @@ def _files_of(path: Path) -> list[Path]:
     return [path]
 
 
-def read_history(paths: Iterable[Path]) -> History:
-    """One history of all files and folders; raises HistoryError."""
+def read_history(paths: Path | str | Iterable[Path | str]) -> History:
+    """One history of all files and folders, or of a single one; raises HistoryError."""
+    paths = [paths] if isinstance(paths, Path | str) else paths
     times: dict[Market, list[int]] = defaultdict(list)
     prices: dict[Market, list[int]] = defaultdict(list)
     files = history_files(paths)
-    assert files, "at least one path is expected"
+    if not files:
+        raise HistoryError("no file of prices is named, expected at least one")
     for file in files:
         rows = 0
         known: dict[tuple[str, str, str], Market] = {}

@@ -70,7 +70,11 @@ class Profile:
     tied: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        # Sets of layers are bits of plain ints, which those of numpy would overflow.
+        # Of numpy, say. Sets of layers are bits of plain ints, which its own would overflow, and a file takes none.
+        if not isinstance(self.batch, int | float | None):
+            object.__setattr__(self, "batch", int(self.batch))
+        if not isinstance(self.input_bytes, int | float):
+            object.__setattr__(self, "input_bytes", float(self.input_bytes))
         object.__setattr__(self, "edges", tuple((int(a), int(b)) for a, b in self.edges))
         _check(self)
 

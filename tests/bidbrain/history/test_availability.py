@@ -22,7 +22,7 @@ def test_both_formats_are_read(tmp_path: Path) -> None:
     assert read_trace(one).counts.tolist() == [1, 2, 0]
     other = tmp_path / "other.csv"
     other.write_text("0,add,n1\n0,add,n2\n310000,remove,n1\n900000,add,n3\n")
-    trace = read_trace(other)
+    trace = read_trace(str(other))
     assert trace.counts.tolist() == [2, 2, 1, 2]
     assert str(trace.market) == "node@other"
 

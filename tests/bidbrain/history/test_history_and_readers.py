@@ -249,6 +249,15 @@ def test_packed_files_that_were_joined_are_read_to_the_end(tmp_path: Path) -> No
     assert len(list(read_rows(path))) == 5
 
 
+def test_names_of_files_are_as_good_as_paths(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(f"{HEADER}2016-03-01,m,z,L,1\n2016-03-01T01:00Z,m,z,L,2\n")
+    window = read_history([tmp_path / "p.csv"]).window
+    for named in (tmp_path / "p.csv", str(tmp_path), [str(tmp_path / "p.csv")]):
+        assert read_history(named).window == window
+    with pytest.raises(HistoryError, match="no file of prices is named"):
+        read_history([])
+
+
 def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="File name too long"):
         read_history([tmp_path / ("x" * 300)])

@@ -291,7 +291,7 @@ def test_numbers_of_numpy_are_as_good(tmp_path: Path) -> None:
     few, speeds = chain(seconds[:3], sizes[:3], weights[:3]), np.array([1.0, 2.0, 1.5], np.float32)
     plan = partition(few, topology, device_speed=speeds)
     assert parse_plan(plan.to_text()) == plan == partition(few, topology, device_speed=speeds.tolist())
-    write(profile, tmp_path / "profile.json")
+    write(replace(profile, batch=np.int64(8), input_bytes=np.int64(5)), tmp_path / "profile.json")
     assert read(tmp_path / "profile.json").edges == plain.edges
     assert str(Topology(((3.0, 1e3),))) == "3x1000.0"
     assert list(plans_for_machines(plain, topology, np.array([1, 2]))) == [1, 2]
