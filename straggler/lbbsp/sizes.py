@@ -2,7 +2,8 @@
 
 minimise max_i t_i(x_i) subject to sum x_i = X (equation 3), in whole samples and exactly: rounding the
 real solution by largest remainder is not optimal. Among the best, the sizes are those of the X earliest
-samples (ties: the lower worker), so the second-latest worker is as early as can be, too, and so on.
+samples (ties: the lower worker), so where no two samples end together the second-latest worker is as early as can be,
+too, and so on.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ def allocate_cpu(
 
 
 def resolve(state: Allocation, worker: int, speed: float) -> Counts:
-    """The sizes after one worker's speed changed, equal to a full solve; `state` is brought up to date.
+    """The sizes after one worker's speed changed, equal to a full solve; `state` is brought up to date. They are its
+    own array, which the next call changes: copy what is to stay.
 
     As many samples move as the worker gains or loses, each in O(log n); where that is more than a full
     solve would cost, it is a full solve. Raises ValueError for an unknown worker or a bad speed.
