@@ -116,7 +116,7 @@ class SlowWorker(_EvenShares):
             slow_until = max(slow_until, ends)
 
     def __str__(self) -> str:
-        return f"slow-worker:{self.intensity * 100:g}"
+        return f"slow-worker:{self.intensity * 100:.15g}"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class DisruptedMachine(_EvenShares):
             yield Piece(self.period_s, speed, Resources(speed, 1.0))
 
     def __str__(self) -> str:
-        return f"disrupted-machine:{self.intensity * 100:g}"
+        return f"disrupted-machine:{self.intensity * 100:.15g}"
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class PowerLaw(_EvenShares):
                 yield Piece(float(factor) * cluster.iteration_s, 1 / float(factor))
 
     def __str__(self) -> str:
-        return f"power-law:{self.alpha:g}"
+        return f"power-law:{self.alpha:.15g}"
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Uneven:
         ]
 
     def __str__(self) -> str:
-        return f"uneven:{self.loaded * 100:g}" + (",block" if self.block else "")
+        return f"uneven:{self.loaded * 100:.15g}" + (",block" if self.block else "")
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,10 @@ class Heterogeneous(_EvenShares):
                 left -= length
 
     def __str__(self) -> str:
-        extra = "" if (self.redraw, self.noise) == (1000.0, 0.01) else f",{self.redraw:g},{self.noise:g}"
-        return f"heterogeneous:{self.slowest:g}{extra}"
+        extra = (
+            "" if (self.redraw, self.noise) == (1000.0, 0.01) else f",{self.redraw:.15g},{self.noise:.15g}"
+        )
+        return f"heterogeneous:{self.slowest:.15g}{extra}"
 
 
 @dataclass(frozen=True)

@@ -267,10 +267,16 @@ def test_a_bad_trace_is_named(tmp_path, text: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [*PATTERNS, "uneven:60,block", "heterogeneous:0.5,100,0.1", "slow-worker:12.5"]
+    "text",
+    [
+        *(*PATTERNS, "uneven:60,block", "heterogeneous:0.5,100,0.1", "slow-worker:12.5", "slow-worker:7"),
+        *("slow-worker:123.456789", "power-law:7.12345678", "uneven:66.6666666667"),
+        *("disrupted-machine:33.3333333333", "heterogeneous:0.3333333333333,1234567.5,0.012345678"),
+    ],
 )
 def test_patterns_print_and_parse(text: str) -> None:
     assert str(parse_pattern(text)) == text
+    assert parse_pattern(str(parse_pattern(text))) == parse_pattern(text)
 
 
 @pytest.mark.parametrize(
