@@ -152,7 +152,7 @@ class Row:
 
 def run_scheme(scheme: Scheme, pattern: Pattern, experiment: Experiment, seed: int) -> tuple[Row, Outcome]:
     """Simulate one scheme on one drawing of a pattern; equal seeds give equal profiles to all schemes."""
-    cluster = experiment.cluster
+    cluster, seed = experiment.cluster, int(seed)  # one of numpy is no seed of `random`
     profiles = pattern.profiles(cluster, seed)
     reassigns = scheme.kind in (SchemeKind.FLEXRR, SchemeKind.BSP_RR)
     outcome = Simulation(

@@ -266,6 +266,17 @@ def test_a_bad_trace_is_named(tmp_path, text: str, sentence: str) -> None:
         parse_pattern(f"trace:{file}")
 
 
+def test_a_seed_of_numpy_is_as_good() -> None:
+    """As of a loop over np.arange."""
+    small = Experiment(Cluster(4, 2), iterations=2, units=10)
+    (of_numpy, _), (plain, _) = (
+        run_scheme(parse_scheme("ssp:1"), parse_pattern("power-law:7"), small, seed)
+        for seed in (np.arange(3)[2], 2)
+    )
+    assert of_numpy == plain
+    assert type(of_numpy.seed) is int
+
+
 @pytest.mark.parametrize(
     "text",
     [
