@@ -172,9 +172,8 @@ def _stage(work: _Assembly, draft: _Draft, behind: int) -> Stage:
         layers=sets.layers(i, j),
         devices=tuple(draft.devices),
         forward_s=forward_s,
-        backward_s=max(
-            0.0, float(seconds) - forward_s
-        ),  # sums of layers without a backward may be off by a bit
+        # Sums of layers without a backward may be off by a bit.
+        backward_s=max(0.0, float(seconds) - forward_s),
         parameter_bytes=float(sets.parameter_bytes[j] - sets.parameter_bytes[i]),
         activation_bytes=float(sets.activation_bytes[j] - sets.activation_bytes[i]),
         input_bytes=float(sets.cut_bytes[i] if i else problem.input_bytes),

@@ -178,9 +178,8 @@ class Arima:
         if float(np.abs(twice).max()) < 1e-12 * float(np.abs(self._speeds[-1])):
             return  # a straight line: nothing to fit
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # speeds that hardly change leave some coefficients open: any will do
+            # Speeds that hardly change leave some coefficients open: any will do.
+            warnings.simplefilter("ignore")
             found, _ = hannan_rissanen(twice, ar_order=2, ma_order=1, demean=False)
         self.ar = (float(found.ar_params[0]), float(found.ar_params[1]))
         self.ma = float(np.clip(found.ma_params[0], -0.99, 0.99))  # invertible
