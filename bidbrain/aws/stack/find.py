@@ -11,7 +11,7 @@ from bidbrain.aws.calls import errors
 from bidbrain.aws.clients import Clients, code_of, tag_map
 from bidbrain.aws.limits import Limits, LimitsError
 from bidbrain.aws.site import Site
-from bidbrain.aws.stack.formation import Formation
+from bidbrain.aws.stack.formation import Formation, StackError
 from bidbrain.aws.stack.links import peerings
 from bidbrain.aws.stack.names import TAG_PART, TAG_STACK, Names, names_of
 from bidbrain.aws.stack.parts import Found, Part, PartKind, StackState, name_in
@@ -49,10 +49,7 @@ def find(aws: Clients, site: Site, account: str) -> Found:
     if stack is not None:
         ending = stack.status == "DELETE_IN_PROGRESS"
         parts.append(Part(PartKind.STACK, names.plain, stack.stack_id, stack.is_ours, stack.is_whole, ending))
-    looks = (
-        (_objects, _parameters, _instances) if site.bucket else (_bucket, _objects, _parameters, _instances)
-    )
-    for look in looks:
+    for look in (_objects if site.bucket else _own_bucket, _parameters, _instances):
         with errors(f"looking for what the stack {site.name} has"):
             parts += look(aws, names)
     regions = _regions(site, parts)
@@ -85,17 +82,41 @@ def _regions(site: Site, parts: Iterable[Part]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _bucket(aws: Clients, names: Names) -> Iterator[Part]:
+def _own_bucket(aws: Clients, names: Names) -> Iterator[Part]:
+    """The bucket that the stack makes, and its objects.
+
+    Anybody can guess its name, and make one of that name in an account of theirs, open to all and with our tag: the
+    stack's machines would install what they put into it. Such a one is not ours, nor what it has.
+    """
+    s3, of_bucket = aws.client("s3"), {"Bucket": names.bucket}
+    with unless_missing():
+        is_mine, tags = True, _tags(s3, **of_bucket, ExpectedBucketOwner=names.account)
+        if tags is None:
+            is_mine, tags = False, _tags(s3, **of_bucket)
+        if tags is None:
+            raise StackError(
+                f"bucket {names.bucket}: you may not read its tags (s3:GetBucketTagging), or another account has a "
+                "bucket of that name: then take another market.name"
+            )
+        yield Part(
+            PartKind.BUCKET, names.bucket, names.bucket, is_mine and tags.get(TAG_STACK) == names.stack
+        )
+        if is_mine:
+            yield from _objects(aws, names)
+
+
+def _tags(s3: Any, **bucket: str) -> dict[str, str] | None:
+    """The tags of a bucket; None: they may not be read, or it is not of the account that is expected."""
     from botocore.exceptions import ClientError
 
-    with unless_missing():
-        try:
-            tags = tag_map(aws.client("s3").get_bucket_tagging(Bucket=names.bucket)["TagSet"])
-        except ClientError as error:
-            if code_of(error) != "NoSuchTagSet":
-                raise
-            tags = {}
-        yield Part(PartKind.BUCKET, names.bucket, names.bucket, tags.get(TAG_STACK) == names.stack)
+    try:
+        return tag_map(s3.get_bucket_tagging(**bucket)["TagSet"])
+    except ClientError as error:
+        if code_of(error) == "AccessDenied":
+            return None
+        if code_of(error) != "NoSuchTagSet":
+            raise
+        return {}
 
 
 def _objects(aws: Clients, names: Names) -> Iterator[Part]:

@@ -170,7 +170,8 @@ def steps(want: Wanted, found: Found) -> tuple[Step, ...]:
     for part in found.parts:
         if not part.is_ours and not _is_being_made(part, found):
             raise ForeignError(
-                f"{part.kind} {part.name}: it exists and is not ours (no tag {TAG_STACK}), take another name"
+                f"{part.kind} {part.name}: it exists and is not ours (no tag {TAG_STACK}, or of another account), take "
+                "another name"
             )
     heads = [part.part_id for part in found.parts if part.kind is PartKind.HEAD and not part.is_ending]
     if len(heads) > 1:
