@@ -212,6 +212,30 @@ SAME_ABOUT = (
     "(has(object.metadata.annotations) && key in object.metadata.annotations)))"
 )
 
+LONGEST = 50  # of the names of cluster and group that KubeRay puts into a pod's; it cuts off the rest
+
+
+def own_pods(cluster: str) -> str:
+    """Each pod that a job newly names in a group is one of the group's, by the name that KubeRay gave it.
+
+    KubeRay deletes any pod of the namespace that is named. Of a group whose name KubeRay changes, as it is long or has
+    capitals, pods of the cluster will do.
+    """
+    named = "has({0}.scaleStrategy) && has({0}.scaleStrategy.workersToDelete)"
+    is_kept = (
+        "oldObject.spec.workerGroupSpecs.exists(old, old.groupName == group.groupName && "
+        f"{named.format('old')} && pod in old.scaleStrategy.workersToDelete)"
+    )
+    is_plain = f"size(group.groupName) < {LONGEST - len(cluster)} && group.groupName.matches('^[a-z0-9-]*$')"
+    is_own = (
+        f"pod.startsWith('{cluster}-') && ({is_plain} ? pod.startsWith('{cluster}-' + group.groupName + '-worker-') : "
+        "pod.contains('-worker-'))"
+    )
+    return (
+        f"object.spec.workerGroupSpecs.all(group, !({named.format('group')}) || "
+        f"group.scaleStrategy.workersToDelete.all(pod, {is_own} || {is_kept}))"
+    )
+
 
 def _admission(plan: ClusterPlan) -> Iterator[Manifest]:
     version = "admissionregistration.k8s.io/v1"
@@ -232,6 +256,10 @@ def _admission(plan: ClusterPlan) -> Iterator[Manifest]:
             {
                 "expression": SAME_GROUPS,
                 "message": "a job may scale worker groups, and change nothing else of them",
+            },
+            {
+                "expression": own_pods(plan.name),
+                "message": "a job may name pods of a worker group to go, and no others of the namespace",
             },
             {
                 "expression": SAME_ABOUT,

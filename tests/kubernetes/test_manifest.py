@@ -286,15 +286,48 @@ def admitted(change: Callable[[Any], None], user: str = OWN) -> str | None:
 
 def test_a_job_may_scale() -> None:
     def scale(item: Any) -> None:
-        item["spec"]["workerGroupSpecs"][1] |= {"replicas": 3, "scaleStrategy": {"workersToDelete": ["a"]}}
+        going = {"workersToDelete": ["ray-spot-worker-x7k2p"]}
+        item["spec"]["workerGroupSpecs"][1] |= {"replicas": 3, "scaleStrategy": going}
         item["metadata"]["annotations"] = {"proteus/orders": "{}"}
 
     assert admitted(scale) is None
 
 
+def _going(*pods: str, group: int = 1) -> Callable[[Any], None]:
+    """Names pods to go in a worker group."""
+    return lambda item: item["spec"]["workerGroupSpecs"][group].update(
+        scaleStrategy={"workersToDelete": list(pods)}
+    )
+
+
+@pytest.mark.parametrize("group", ["a-group-with-a-name-that-is-too-long-for-kuberay-and-cut", "Spot"])
+def test_pods_of_a_group_whose_name_kuberay_changes_may_go(group: str) -> None:
+    found = manifests(PLAN)
+    old = the("RayCluster", found)
+    old["spec"]["workerGroupSpecs"][1]["groupName"] = group
+    pod = f"ray-{group}"[:50].lower() + "-worker-x7k2p"
+    for name, is_refused in ((pod, False), ("another-spot-worker-x7k2p", True), ("ray-head-x7k2p", True)):
+        new = copy.deepcopy(old)
+        _going(name)(new)
+        assert (refusal(found, OWN, old, new) is not None) == is_refused
+
+
+def test_pods_that_somebody_else_named_keep_no_job_from_scaling() -> None:
+    found = manifests(PLAN)
+    old = the("RayCluster", found)
+    _going("a-pod-of-the-operator-s")(old)
+    new = copy.deepcopy(old)
+    new["spec"]["workerGroupSpecs"][0]["replicas"] = 2
+    assert refusal(found, OWN, old, new) is None
+
+
 @pytest.mark.parametrize(
     "attack",
     [
+        _going("database-0"),
+        _going("ray-spot-worker-x7k2p", "ray-head-x7k2p"),
+        _going("ray-2-spot-worker-x7k2p"),
+        _going("ray-spot-worker-x7k2p", group=0),
         lambda item: _container(item, 1).update(image="somebody/else:1"),
         lambda item: _pod(item, 1).update(serviceAccountName="admin"),
         lambda item: _pod(item, 0).update(hostPID=True),
