@@ -285,3 +285,13 @@ def test_attack_6_the_operator_opens_no_foreign_network_and_reroutes_none() -> N
     stack = f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/proteus-demo/1"
     assert not allowed(OPERATOR_BOTH, "cloudformation:CreateStack", stack, region="eu-west-1")
     assert allowed(OPERATOR_BOTH, "cloudformation:CreateStack", stack.replace("eu-west-1", WEST), region=WEST)
+
+
+@pytest.mark.parametrize("policy", [HEAD_BOTH, NODE, OPERATOR_BOTH], ids=["head", "node", "operator"])
+def test_attack_7_no_foreign_group_is_opened_or_closed(policy: dict[str, Any]) -> None:
+    for ec2, region in ((EC2, REGION), (EC2_WEST, WEST), (f"arn:aws:ec2:eu-west-1:{ACCOUNT}", "eu-west-1")):
+        group = f"{ec2}:security-group/sg-1"
+        for action in ("ec2:AuthorizeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress"):
+            assert not allowed(policy, action, group, region=region)
+            assert not allowed(policy, action, group, tag="other", region=region)
+            assert allowed(policy, action, group, tag="demo", region=region) == (policy is OPERATOR_BOTH)
