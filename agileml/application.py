@@ -333,9 +333,14 @@ class InputError(ValueError):
         super().__init__(without_secrets(sentence))
 
 
+# An address of fsspec's may have another one behind `::`, and a quote may be a part of each.
 _ADDRESS = re.compile(
-    r"([a-z][a-z0-9+.-]{0,20}://)([^\s/?#@'\"]*@)?([^\s?#'\"]*)(\?[^\s'\"]*)?", re.IGNORECASE
+    r"([a-z][a-z0-9+.-]{0,20}://)([^\s/?#'\"]*@)?"
+    r"((?:(?!::[a-z][a-z0-9+.-]{0,20}://)(?:[^\s?#'\"]|['\"](?=\w)))*)"
+    r"(\?(?:[^\s'\"]|['\"](?=[\w&=%]))*)?",
+    re.IGNORECASE,
 )
+_WITHOUT_HOST = re.compile(r"(\burl: /[^\s?]*)\?\S+", re.IGNORECASE)  # as urllib3 says it, and so requests
 
 
 def without_secrets(text: str) -> str:
@@ -348,7 +353,7 @@ def without_secrets(text: str) -> str:
         user = "...@" if user and (is_web or ":" in user) else user
         return scheme + user + place + ("?..." if query and is_web else query)
 
-    return _ADDRESS.sub(shown, text)
+    return _WITHOUT_HOST.sub(r"\1?...", _ADDRESS.sub(shown, text))
 
 
 class Application(ABC):

@@ -82,6 +82,17 @@ class Bare(Counts):
         ("postgresql+psycopg2://me:word@host/runs", "postgresql+psycopg2://...@host/runs"),
         ("abfs://images@account.dfs.core.windows.net/a", "abfs://images@account.dfs.core.windows.net/a"),
         ("s3://bucket/a?/*.tar", "s3://bucket/a?/*.tar"),
+        ("ftp://me:wo@rd@host/a", "ftp://...@host/a"),
+        ("zip://a.npz::https://me:word@host/a.zip?sig=abc", "zip://a.npz::https://...@host/a.zip?..."),
+        ("zip://a::s3://bucket/a?.zip", "zip://a::s3://bucket/a?.zip"),
+        ("http://me:word@[::1]:80/a?sig=abc", "http://...@[::1]:80/a?..."),
+        ("https://host/it's.npz?sig=abc", "https://host/it's.npz?..."),
+        ('https://host/a?as=file;name="a.npz"&sig=abc', "https://host/a?..."),
+        ("'https://host/a?sig=abc', 'b?'", "'https://host/a?...', 'b?'"),
+        (
+            "Max retries exceeded with url: /a/b?sig=abc (Caused by ...)",
+            "Max retries exceeded with url: /a/b?... (Caused by ...)",
+        ),
     ],
 )
 def test_an_error_shows_no_secret_of_an_address(address: str, shown: str) -> None:
