@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     except TyperException as error:
         if sentence := _sentence(error):  # none when the help was shown instead of a command
             from agileml.application import without_secrets
-            from agileml.cli.harmless import harmless
+            from bidbrain.cli.harmless import harmless
 
             # It may quote a presigned address.
             print(f"proteus: {harmless(without_secrets(sentence))}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agileml.cli.harmless import harmless
+from bidbrain.cli.harmless import harmless
 
 if TYPE_CHECKING:
     from agileml.checkpoints.checkpoint import Found

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agileml.cli.harmless import harmless
 from agileml.cli.run import (
     ChangeOptimizer,
     Restarts,
@@ -24,6 +23,7 @@ from agileml.cli.run import (
     most_restarts,
 )
 from agileml.runs.progress import SEQUENTIAL, Snapshot, duration, left_s, line, parse_line
+from bidbrain.cli.harmless import harmless
 
 if TYPE_CHECKING:
     from agileml.cluster.job_server import JobServer, SubmittedJob

@@ -23,11 +23,13 @@ def bill(
     Exit code 1 if any line differs.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from bidbrain.accounts.ledger import read_ledgers
     from bidbrain.accounts.rebill import rebill
     from bidbrain.cli.common import load_history, user_errors
+    from bidbrain.cli.harmless import harmless
     from bidbrain.money import show_usd, usd
 
     recorded = load_history(history)
@@ -51,11 +53,13 @@ def bill(
             dollars = {"ledger_usd": usd(booked), "history_usd": usd(asked)}
             counts = {"jobs": jobs, "lines": lines, "jobs_that_differ": bad}
             print(json.dumps({"scheme": scheme, **counts, **dollars}))
-        table.add_row(scheme, str(jobs), str(lines), show_usd(booked), show_usd(asked), str(bad))
+        table.add_row(
+            escape(harmless(scheme)), str(jobs), str(lines), show_usd(booked), show_usd(asked), str(bad)
+        )
     if not as_json:
         console.print(table)
     for sentence in shown[:MOST_SHOWN]:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.print(harmless(sentence), highlight=False, markup=False, soft_wrap=True)
     if len(shown) > MOST_SHOWN:
         console.print(f"... and {len(shown) - MOST_SHOWN} more")
     if shown:

@@ -22,6 +22,7 @@ def explain(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object for each line."),
 ) -> None:
     """Say why each machine was bought, kept and left."""
+    from bidbrain.cli.harmless import harmless
     from bidbrain.live.explain import explain as lines_of
     from bidbrain.live.journal import JournalError, read_journal
 
@@ -31,7 +32,7 @@ def explain(
         raise typer.BadParameter(f"{job}: no journal there, expected the folder of a run on a market")
     try:
         for line in lines_of(read_journal(found)):
-            print(json.dumps(asdict(line)) if as_json else line)
+            print(json.dumps(asdict(line)) if as_json else harmless(str(line)))
     except JournalError as error:
         raise typer.BadParameter(str(error)) from None
     except BrokenPipeError:

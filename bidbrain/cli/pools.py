@@ -71,8 +71,10 @@ def show(
     import time
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from bidbrain.cli.harmless import harmless
     from bidbrain.live.cloud import CloudError
     from bidbrain.live.keeping import read_kept
     from bidbrain.risk.book import Known, RiskBook
@@ -89,7 +91,7 @@ def show(
     except CloudError as error:
         raise typer.BadParameter(str(error)) from None
     for problem in kept.problems:
-        print(f"proteus: {problem}; it is left out", file=sys.stderr)
+        print(harmless(f"proteus: {problem}; it is left out"), file=sys.stderr)
     if not kept.tally.cells:
         if as_json:
             return
@@ -110,7 +112,11 @@ def show(
             print(json.dumps({"pool": str(market), **counts, "lost_per_h": rate}))
             continue
         table.add_row(
-            str(market), f"{cell.node_h:.1f}", f"{cell.lost:.1f}", f"{cell.refused:.1f}", f"{100 * rate:.2f}"
+            escape(harmless(str(market))),
+            f"{cell.node_h:.1f}",
+            f"{cell.lost:.1f}",
+            f"{cell.refused:.1f}",
+            f"{100 * rate:.2f}",
         )
     if not as_json:
         console.print(table)
