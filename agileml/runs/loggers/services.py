@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agileml.application import without_secrets
 from agileml.config.packages import missing_package
 from agileml.config.text import ConfigError, flat
 from agileml.runs.callbacks import Callback
@@ -89,12 +91,15 @@ class WandbLogger(Callback):
         import wandb
 
         kept = _RunName(folder, "wandb")
+        # W&B's facts about the process have its whole command, with `--set data.path=...`.
+        has_secret = any(without_secrets(word) != word for word in sys.argv)
         usual = {
             "name": folder.name,
             "dir": str(folder),
             "config": for_others(config),
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
-            "settings": wandb.Settings(console="off"),  # the run's own progress needs the terminal
+            # The run's own progress needs the terminal.
+            "settings": wandb.Settings(console="off", x_disable_meta=has_secret),
             "resume": "allow",
         }
         begun = kept.read()

@@ -86,19 +86,23 @@ def test_a_package_that_is_not_installed_is_named(package: str, monkeypatch: pyt
 def test_a_tracker_is_not_told_the_signature_of_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The config went to W&B whole, where the whole team reads it."""
+    """The config went to W&B whole, where the whole team reads it; and the command, as one of its facts."""
     begun: dict[str, Any] = {}
 
     def init(**arguments: Any) -> Any:
         begun.update(arguments)
         return SimpleNamespace(id="1", define_metric=lambda *_, **__: None)
 
-    wandb = SimpleNamespace(login=lambda **_: True, Settings=lambda **_: None, init=init)
+    wandb = SimpleNamespace(login=lambda **_: True, Settings=dict, init=init)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr("agileml.config.packages.find_spec", lambda name: name)
     path = ["https://me:word@host/a.npz?X-Amz-Signature=abcdef", "b.npz"]
     WandbLogger().on_start(tmp_path, {"clocks": 3, "data": {"path": path}})
     assert begun["config"] == {"clocks": 3, "data": {"path": ["https://...@host/a.npz?...", "b.npz"]}}
+    assert begun["settings"] == {"console": "off", "x_disable_meta": False}
+    monkeypatch.setattr(sys, "argv", ["proteus", "run", "a.yaml", "--set", f"data.path={path[0]}"])
+    WandbLogger().on_start(tmp_path, {"clocks": 3})
+    assert begun["settings"]["x_disable_meta"]
 
 
 class Broken(agileml.Application):
