@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from agileml.application import Application, Table
+from agileml.application import Application, Table, without_secrets
 from agileml.checkpoints.errors import DamagedError
 from agileml.checkpoints.format import FORMAT
 from agileml.config.job import JobConfig
@@ -78,10 +78,11 @@ class Identity:
     ) -> Self:
         """The identity of a run; `application`: an instance of the user's, None for the config's own.
 
-        Of `data.path` the last part counts, of a list that of each path: the same files may lie elsewhere. borders:
-        where the partitions end in each table, in a pipeline, whose layers say how many there are.
+        Of `data.path` the last part counts, of a list that of each path: the same files may lie elsewhere; of other web
+        addresses all but what is a secret. borders: where the partitions end in each table, in a pipeline, whose
+        layers say how many there are.
         """
-        plain = config.model_dump(mode="json")
+        plain = _public(config.model_dump(mode="json"))
         data = dict(plain["data"])
         for key in ("path", "test"):
             if key in data:
@@ -119,11 +120,26 @@ class Identity:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Read what a manifest holds; one of another version may say more, or less (None). Raises TypeError."""
+        """Read what a manifest holds; one of another version may say more, or less (None), or have secrets in it.
+        Raises TypeError."""
+        plain = _public(plain)
         if plain["version"] == version(PACKAGE):
             return cls(**plain)
         known: dict[str, Any] = {field.name: plain.get(field.name) for field in fields(cls)}
         return cls(**known)
+
+
+def _public(value: Any) -> Any:
+    """A value without the secrets of addresses in its texts. A query may be one, or name the data: of that a checksum
+    stays, and of a user and a password, which could be guessed from it, nothing."""
+    if isinstance(value, str):
+        public = without_secrets(value)
+        if public == value:
+            return value
+        return f"{public} ({crc32(re.sub('://[^/?#]*@', '://', value).encode(errors='replace')):08x})"
+    if isinstance(value, Mapping):
+        return {key: _public(item) for key, item in value.items()}
+    return [_public(item) for item in value] if isinstance(value, list) else value
 
 
 def _file_names(path: Any) -> Any:

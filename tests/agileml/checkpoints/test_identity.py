@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -68,6 +68,21 @@ def test_files_may_lie_elsewhere_and_addresses_be_signed_anew(before: Any, after
         there, here = other(data={key: before}), other(data={key: after})
         assert (check_identity(Manifest(NAME, 0.0, there, ()), here) == []) is is_same
         assert "signature" not in Manifest(NAME, 0.0, there, ()).to_text()
+
+
+def test_no_address_of_an_application_s_own_key_leaves_its_secrets_in_a_checkpoint() -> None:
+    def of(query: str, password: str = "word") -> Identity:
+        place = f"https://me:{password}@host/a?{query}"
+        job = {**CONFIG, "application": "any:Mine", "data": {"source": place}, "model": {"all": [place]}}
+        return Identity.of(from_values(job), TABLES)
+
+    manifest = Manifest(NAME, 0.0, of("set=1"), ())
+    text = manifest.to_text()
+    assert "word" not in text and "set=1" not in text and "https://...@host/a?..." in text
+    assert not check_identity(manifest, of("set=1", "another"))
+    assert len(check_identity(manifest, of("set=2"))) == 2, "it may be other data"
+    before = asdict(of("set=1")) | {"data": {"source": "https://me:word@host/a?set=1"}}
+    assert Identity.from_plain(before).data == of("set=1").data, "of an earlier version"
 
 
 @pytest.mark.parametrize(
