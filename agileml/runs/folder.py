@@ -199,8 +199,9 @@ class RunFolder:
             raise FolderError(f"out: {path} holds no run to go on with ({error})") from None
 
     def write_config(self, text: str) -> None:
-        """The resolved config. Raises StorageError."""
-        self.write_text(self.path / CONFIG, text)
+        """The resolved config, for this user alone where an address in it has a secret. Raises StorageError."""
+        mode = 0o600 if without_secrets(text) != text else 0o666
+        self.write_text(self.path / CONFIG, text, mode)
 
     def write_model(
         self, tables: Mapping[str, np.ndarray], model: Mapping[str, Any] | None = None, name: str = MODEL
@@ -246,9 +247,9 @@ class RunFolder:
         self.write_text(self.path / REPORT, html)
 
     @staticmethod
-    def write_text(path: Path, text: str) -> None:
-        """Replace one file, whole or not at all. Raises StorageError."""
-        with replacing(path) as temporary:
+    def write_text(path: Path, text: str, mode: int = 0o666) -> None:
+        """Replace one file, whole or not at all. mode: before the umask. Raises StorageError."""
+        with replacing(path, mode) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
@@ -321,13 +322,14 @@ def new_folder(runs: Path, name: str) -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path; what is written there becomes `path` at once, or is removed. Raises StorageError."""
+def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Yields a temporary path; what is written there becomes `path` at once, or is removed. mode: before the umask.
+    Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         # In a folder from elsewhere it may be a link, and another file would be written.
         temporary.unlink(missing_ok=True)
-        temporary.touch(exist_ok=False)
+        temporary.touch(mode, exist_ok=False)
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())

@@ -90,6 +90,26 @@ def test_a_folder_holds_what_was_written(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_config_with_a_secret_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its first byte on."""
+    folder, seen = RunFolder.create(tmp_path / "run", "a"), list[int]()
+    written = Path.write_text
+
+    def watched(path: Path, *text: str, **how: str) -> int:
+        seen.append(path.stat().st_mode & 0o777)
+        return written(path, *text, **how)
+
+    monkeypatch.setattr(Path, "write_text", watched)
+    folder.write_config("data: {path: a.npz}\n")
+    usual = (folder.path / "events.jsonl").stat().st_mode & 0o777
+    assert (folder.path / "config.yaml").stat().st_mode & 0o777 == usual
+    folder.write_config("data: {path: 'https://host/a.npz?sig=abc'}\n")
+    assert (folder.path / "config.yaml").stat().st_mode & 0o777 == 0o600
+    assert seen == [usual, 0o600]
+
+
 def test_default_folders_of_one_second_differ(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     names = [RunFolder.create(None, "demo", runs=runs).path.name for _ in range(4)]
