@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 Units = int
+MOST = 1 << 21  # units that a text may speak of: a set is a number of as many bits
 
 
 class Verdict(Enum):
@@ -115,5 +116,7 @@ def parse(text: str) -> Units:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError(f"{item!r} is no range of units, expected for example 0-3 or 8")
+        if last >= MOST:
+            raise ValueError(f"{item!r} names a unit beyond the first {MOST}")
         units |= span(first, last + 1)
     return units

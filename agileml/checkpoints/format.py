@@ -27,6 +27,7 @@ from straggler.coverage import parse, show
 
 FORMAT = 1
 CHUNK_BYTES = 8 << 20
+MOST_SLOTS = 1024  # of state that an optimizer keeps for each table
 
 DTYPES = {
     "BOOL": "?",
@@ -113,6 +114,8 @@ def _decoded(content: Array, name: CutId, partition: int) -> Cut:
         return data[start:end].view(dtype).reshape(shape)
 
     tables = range(about["tables"])
+    if about["slots"] > MOST_SLOTS:  # without tables no array is looked for in vain
+        raise ValueError(f"{about['slots']} slots, the most is {MOST_SLOTS}")
     return Cut(
         clock=about["clock"],
         blocks=tuple(tensor(f"block.{table}") for table in tables),

@@ -23,6 +23,7 @@ from agileml.core.protocol.view import CutId
 
 NOT_SET = "nothing"
 PACKAGE = "proteus-train"
+LAST_S = 253_402_300_800  # Unix time of the year 10000, which no date has
 
 
 def folder_of(name: CutId) -> str:
@@ -206,11 +207,14 @@ class Manifest:
             )
             identity = Identity.from_plain(plain["identity"])
             manifest = cls(CutId(plain["clock"], plain["epoch"]), plain["at_s"], identity, parts)
+            if not 0 <= manifest.at_s < LAST_S:
+                raise ValueError(f"it was written at {manifest.at_s}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedError("is no manifest of a checkpoint") from error
         if manifest.name != name:
             raise DamagedError(f"is that of {folder_of(manifest.name)}")
-        if [part.partition for part in parts] != list(range(plain["partitions"])):
+        # The number that it says may be any, so no list is made by it.
+        if (len(parts), [part.partition for part in parts]) != (plain["partitions"], [*range(len(parts))]):
             raise DamagedError(f"does not list the {plain['partitions']} parts it should have")
         return manifest
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler.coverage import (
+    MOST,
     Verdict,
     aligned_subtrees,
     judge,
@@ -97,6 +98,13 @@ def test_text_of_sets() -> None:
 def test_parse_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match="is no range of units"):
         parse(text)
+
+
+def test_parse_takes_no_memory_for_units_that_no_clock_has() -> None:
+    assert parse(f"{MOST - 1}") == 1 << MOST - 1
+    for text in ("0-99999999999999999999", f"3,{MOST}"):
+        with pytest.raises(ValueError, match=f"names a unit beyond the first {MOST}"):
+            parse(text)
 
 
 def test_span_of_nothing_is_empty() -> None:

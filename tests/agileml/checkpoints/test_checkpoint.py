@@ -1,7 +1,10 @@
 """Checkpoints: what is written comes back, what is not whole is never taken, what is old goes."""
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,6 +247,36 @@ def test_what_is_no_manifest_is_damage(content: bytes) -> None:
     write(store, NAME, elements=40)
     store.files["clock-7-3/manifest.json"] = content
     assert "manifest.json is damaged: it is no manifest" in damaged(store, Check.SIZES)
+
+
+@pytest.mark.parametrize(
+    "change", [{"partitions": 10**13}, {"at_s": 1e30}, {"at_s": "x"}, {"at_s": None}, {"at_s": float("nan")}]
+)
+def test_a_manifest_from_elsewhere_is_shown_whatever_numbers_it_has(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Its checksum may be right: whoever writes one can compute it."""
+    write(FolderStore(tmp_path), NAME)
+    path = tmp_path / "clock-7-3" / "manifest.json"
+    plain = json.loads(path.read_text()) | change
+    del plain["checksum"]
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps(plain | {"checksum": hashlib.sha256(canonical.encode()).hexdigest()}))
+    (found,) = survey(FolderStore(tmp_path), Check.SIZES)
+    assert found.condition is Condition.DAMAGED and "manifest.json is damaged: it " in found.problem
+
+
+def test_a_part_from_elsewhere_takes_no_more_memory_than_it_has() -> None:
+    encoded = encode(NAME, 0, Cut(7, (), (), (), ()))
+    content = b"".join(map(bytes, encoded.chunks()))
+    for old, new in (
+        (b'\\"slots\\": 0', b'\\"slots\\": 99999999999'),
+        (b"[]", b'[[7, [\\"0-9999999999999\\"]]]'),
+    ):
+        assert old in content
+        changed = content[8:].replace(old, new, 1).rstrip()
+        with pytest.raises(DamagedError, match="is not a part of a checkpoint"):
+            decode(np.frombuffer(len(changed).to_bytes(8, "little") + changed, np.uint8), NAME, 0)
 
 
 def test_a_manifest_in_the_wrong_folder_or_of_another_format_is_told(store: CheckpointStore) -> None:
