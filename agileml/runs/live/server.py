@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from agileml.runs.live.metrics import CONTENT_TYPE, openmetrics
 from agileml.runs.report.page import page
@@ -65,7 +65,7 @@ class PageServer:
     @property
     def url(self) -> str:
         """The address to open, token included."""
-        return f"http://{LOOPBACK}:{self._server.server_address[1]}/?token={self.token}"
+        return f"http://{LOOPBACK}:{self._server.server_address[1]}/?token={quote(self.token, safe='')}"
 
     def __enter__(self) -> Self:
         for thread in self._threads:

@@ -243,6 +243,12 @@ def test_only_who_knows_the_token_gets_in() -> None:
         assert answer_to_path(served, f"http://[?token={served.token}") == 404
 
 
+def test_a_token_of_any_signs_gets_in_by_the_address_that_is_printed() -> None:
+    """Such as one of `openssl rand -base64 24`, with `+`, `/` and `=`."""
+    with PageServer(PageView("run").as_json, token="ab+cd/ef&gh%41#ij==") as served:
+        assert answer(served.url)[0] == 200
+
+
 def test_a_frozen_page_is_one_file_and_mistakes_are_sentences(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
