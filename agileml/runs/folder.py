@@ -54,15 +54,24 @@ class StorageError(RuntimeError):
     """A result could not be written (a full disk, most often): one sentence; earlier files are whole."""
 
 
-def check_out(out: str | Path | None, *, overwrite: bool = False) -> None:
+def check_out(out: str | Path | None, *, overwrite: bool = False, series: Sequence[str] = ()) -> None:
     """Raise FolderError if a run could not be written to `out` (None: a new folder in runs/); makes nothing.
 
     overwrite: a run there that is over may be replaced. One that ended without a result may be replaced anyway.
+    series: the files that its loggers will begin.
     """
     path = Path("runs") if out is None else Path(out)
     try:
         if out is not None:
             _check_free(path, overwrite=overwrite)
+            # Those of an earlier run go with its log; others are the user's, or lead elsewhere.
+            if not (path / EVENTS).exists() and (
+                held := [each for each in series if os.path.lexists(path / each)]
+            ):
+                raise FolderError(
+                    f"out: {path} holds {held[0]} without the log of a run, and log would write it: expected a new or "
+                    "an empty folder"
+                )
         there = path
         while not there.exists() and there != there.parent:
             if there.is_symlink():  # to a disk that is not mounted, most often

@@ -28,6 +28,7 @@ from agileml.process.spec import RunSpec, variables_of
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
 from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
+from agileml.runs.loggers.files import BEGUN
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Screen
 from agileml.runs.report.page import build_report
@@ -160,7 +161,8 @@ class _Session:
         # For the record.
         self.config = self.config.model_copy(update={"partitions": self.job.layout.partitions})
         if self.continued is None:
-            check_out(config.out, overwrite=overwrite)
+            series = [name for logger in config.log for name in BEGUN[logger]]
+            check_out(config.out, overwrite=overwrite, series=series)
 
     def _market_setup(self, run: str) -> MarketSetup:
         """Set BidBrain up; on a played market also ask for a first decision. Raises ConfigError."""

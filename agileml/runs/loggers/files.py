@@ -17,11 +17,14 @@ from agileml.runs.supervision import was_restarted
 
 
 def _opened(path: Path) -> IO[str]:
-    """A file of series, by lines: a new one, or the end of the present one after a restart of the run's head."""
+    """A file of series, by lines: a new one, or the end of the present one after a restart of the run's head.
+
+    Raises FileExistsError: it would be the user's own, or a link to another file.
+    """
     is_continued = was_restarted(path.parent)
     if is_continued and path.exists():
         cut_half_line(path)
-    return path.open("a" if is_continued else "w", newline="", buffering=1, encoding="utf-8")
+    return path.open("a" if is_continued else "x", newline="", buffering=1, encoding="utf-8")
 
 
 class CsvLogger(Callback):
@@ -87,6 +90,14 @@ class TensorBoardLogger(Callback):
         self._writer.close()
 
 
+# The files that each begins; TensorBoard's are beside others in a folder, and services keep a name.
+BEGUN = {
+    "csv": ("clocks.csv", "evaluations.csv"),
+    "jsonl": ("metrics.jsonl",),
+    "tensorboard": (),
+    "wandb": ("wandb_run",),
+    "mlflow": ("mlflow_run",),
+}
 LOGGERS: dict[str, type[Callback]] = {
     "csv": CsvLogger,
     "jsonl": JsonlLogger,

@@ -4,8 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+import agileml
 from agileml.runs.event_log import EVENTS
-from agileml.runs.folder import RunFolder
+from agileml.runs.folder import FolderError, RunFolder
 from agileml.runs.loggers.files import CsvLogger, JsonlLogger, TensorBoardLogger
 from agileml.runs.loggers.services import _RunName
 
@@ -33,3 +36,22 @@ def test_a_line_of_an_evaluation_has_its_clock_whatever_its_metrics_are_called(t
     logger.on_end(None)
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line) == {"clock": 3, "evaluation/clock": 0.5, "accuracy": 0.75}
+
+
+@pytest.mark.parametrize(("logger", "file"), [("csv", "clocks.csv"), ("jsonl", "metrics.jsonl")])
+def test_a_file_of_the_user_s_own_or_a_link_is_not_written_to(tmp_path: Path, logger: str, file: str) -> None:
+    """Both were replaced: what the link leads to as well, in a folder that came from somebody else."""
+    job = {"application": "mlr", "clocks": 2, "log": [logger]}
+    other = tmp_path / "other"
+    other.write_text("mine")
+    for number, make in enumerate((Path.write_text, Path.symlink_to)):
+        out = tmp_path / str(number)
+        out.mkdir()
+        make(out / file, "mine" if make is Path.write_text else other)
+        with pytest.raises(
+            FolderError, match=f"holds {file} without the log of a run, and log would write it"
+        ):
+            agileml.run(job, sequential=True, out=str(out))
+        with pytest.raises(FileExistsError):
+            {"csv": CsvLogger, "jsonl": JsonlLogger}[logger]().on_start(out, {})
+        assert os.listdir(out) == [file] and (out / file).read_text() == other.read_text() == "mine"
