@@ -21,6 +21,7 @@ from bidbrain.history.prices import Market
 from bidbrain.live.cloud import Instance, InstanceNotice
 
 JOURNAL = "journal.jsonl"
+MOST_PARTS = 1 << 20  # of an order: whoever reads one makes so many allocations
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Ordered:
     order: int
     market: Market
     vcpus: int
-    parts: int
+    parts: Annotated[int, Field(ge=1, le=MOST_PARTS)]
     bid: int
     due_s: int
     reliable: bool = False

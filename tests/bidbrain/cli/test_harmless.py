@@ -11,7 +11,7 @@ from agileml.cli import app
 from bidbrain.accounts.ledger import Entry, EntryKind, Header, Ledger, write_ledgers
 from bidbrain.history.archive import rows_of, write_rows
 from bidbrain.history.prices import History, Market, Steps
-from bidbrain.live.journal import Journal, Opened, Troubled
+from bidbrain.live.journal import Journal, Opened, Ordered, Troubled
 from bidbrain.risk.tally import Cell, Tally
 from tests.bidbrain.cli.test_pools import told
 
@@ -30,6 +30,16 @@ def test_the_journal_of_a_job_from_elsewhere_is_text(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["market", "explain", str(tmp_path)])
     assert done.exit_code == 0 and is_text(done.output)
     assert f"job{SHOWN}: proteus decides" in done.output
+
+
+def test_an_order_of_a_journal_from_elsewhere_fills_no_memory(tmp_path: Path) -> None:
+    market = Market("c5.xlarge", "us-east-1a")
+    with Journal(tmp_path) as journal:
+        journal.append(Ordered(0, 0, market, 4, 1, 1000, 0))
+    path = tmp_path / "journal.jsonl"
+    path.write_text(path.read_text().replace('"parts":1,', '"parts":999999999999,'))
+    done = CliRunner().invoke(app, ["market", "explain", str(tmp_path)])
+    assert done.exit_code == 2 and "line 1: not a journal line" in " ".join(done.output.split())
 
 
 def test_what_a_machine_has_written_of_pools_is_text(tmp_path: Path) -> None:
