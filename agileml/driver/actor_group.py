@@ -21,7 +21,7 @@ from agileml.core.protocol.inputs import Admit, ControllerInput, NodeDown, NodeF
 from agileml.core.protocol.messages import CONTROLLER, Failure
 from agileml.core.protocol.plan import Strike
 from agileml.driver.backups import begin_read, read_last
-from agileml.driver.failures import Death, Failures, begin_error, cause_of, last_line
+from agileml.driver.failures import Death, Failures, begin_error, cause_of, last_line, said_by
 from agileml.driver.process_ends import ProcessEnds
 from agileml.driver.ray_answers import RayAnswers
 from agileml.driver.started_actor import StartedActor
@@ -185,14 +185,14 @@ class ActorGroup:
             return
         in_a_row = self.failures.start_failed(actor.node.node_id)
         if not died or in_a_row >= STARTS:
-            said = str(error)
+            said = said_by(error)
             failure = Failure(f"it cannot start: {last_line(said)}", said, Task.START)
             self._report_replaced(actor.name)
             self._note_end(actor.name)
             self.tell(NodeFailed(actor.up, failure))
             ray.kill(actor.handle)  # one that failed in `begin` still has its CPUs
             return
-        self._replace(actor, f"while it started: {cause_of(str(error))}")
+        self._replace(actor, f"while it started: {cause_of(said_by(error))}")
 
     def replace_dead(self) -> None:
         """Start processes that died on living Ray nodes again, as machines of other names."""
@@ -203,7 +203,7 @@ class ActorGroup:
             except ray.exceptions.ActorUnavailableError:  # a connection broke: the process may well live
                 actor.watch = actor.handle.until_gone.remote()
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
-                self._replace(actor, cause_of(str(error)))
+                self._replace(actor, cause_of(said_by(error)))
             else:
                 self._end(actor.name, Loss.PROCESS_ENDED)  # normally because it was released
 

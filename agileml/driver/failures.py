@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from agileml.application import without_secrets
 from agileml.checkpoints.errors import StoreError
 from agileml.core.protocol.commands import Halt, HaltKind
 from agileml.errors import CheckpointsUnreadError, RunError, StateLostError
@@ -101,7 +102,13 @@ def begin_error(what: str, error: Exception) -> RunError:
     Ray's error is also of the class that the process raised.
     """
     kind = CheckpointsUnreadError if isinstance(error, StoreError) else RunError
-    return kind(f"{what}: {error}")
+    return kind(f"{what}: {said_by(error)}")
+
+
+def said_by(error: Exception) -> str:
+    """What Ray says of a process, with what user code in it has raised. It ends up in logs, so addresses in it show no
+    secret."""
+    return without_secrets(str(error))
 
 
 def cause_of(said: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agileml.application import without_secrets
 from agileml.driver.failures import begin_error
 from agileml.driver.stop_signal import StopSignal
 from agileml.errors import RunError
@@ -103,7 +104,7 @@ def newest_output(folder: Path | None, since_unix_s: float) -> list[str]:
 def _last_lines(file: Path) -> list[str]:
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - LAST_BYTES))
-        lines = stream.read().decode(errors="replace").splitlines()
+        lines = without_secrets(stream.read().decode(errors="replace")).splitlines()
     return [line for line in lines if line.strip() and not line.startswith(RAYS_OWN)][-LAST_LINES:]
 
 

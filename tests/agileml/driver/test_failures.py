@@ -95,3 +95,12 @@ def test_a_controller_that_cannot_read_the_checkpoints_may_be_started_again() ->
     assert type(begin_error("it cannot start", raised(StoreError("no answer")))) is CheckpointsUnreadError
     for other in (DamagedError("half a file"), ValueError("a bug")):
         assert type(begin_error("it cannot start", raised(other))) is RunError
+
+
+def test_what_a_process_that_cannot_start_says_has_no_secret() -> None:
+    """An application that reads its data in its constructor is made on each machine."""
+    said = "Max retries exceeded with url: /a.npz?sig=abc"
+    told = begin_error(
+        "it cannot start", RayTaskError("begin", f"https://host/a?sig=abc: {said}", OSError(said))
+    )
+    assert "https://host/a?..." in str(told) and "/a.npz?..." in str(told) and "abc" not in str(told)

@@ -89,7 +89,7 @@ def test_the_output_shown_is_the_newest_that_names_an_error(tmp_path: Path) -> N
     now_s = time.time()
     for age_s, name, text in [
         (500, "worker-old.err", "ValueError: of an earlier run"),
-        (20, "raylet.err", "Traceback\nModuleNotFoundError: No module named 'mine'"),
+        (20, "raylet.err", "of https://me:word@host/a?sig=abc\nModuleNotFoundError: No module named 'mine'"),
         (10, "worker-new.err", "a harmless warning"),
         (5, "worker-empty.err", ":job_id:01\n:actor_name:MachineActor\n"),
     ]:
@@ -97,6 +97,6 @@ def test_the_output_shown_is_the_newest_that_names_an_error(tmp_path: Path) -> N
         os.utime(tmp_path / name, (now_s - age_s, now_s - age_s))
     shown = newest_output(tmp_path, now_s - 60)
     assert shown[0].endswith("raylet.err:")
-    assert shown[-1] == "  ModuleNotFoundError: No module named 'mine'"
+    assert shown[1:] == ["  of https://...@host/a?...", "  ModuleNotFoundError: No module named 'mine'"]
     assert "no process has printed" in newest_output(tmp_path, now_s)[0]
     assert newest_output(None, now_s) == []
