@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agileml.application import without_secrets
 from agileml.config.text import show
 from agileml.events.observed import Evaluated
 from agileml.events.run import MembershipChanged
@@ -93,9 +94,10 @@ def reason_of(callback: Callback, returned: object) -> str | None:
 
 
 def failure_of(callback: Callback, error: Exception) -> str:
-    """A sentence about a callback that raised."""
+    """A sentence about a callback that raised, such as one whose service does not answer: it ends up in logs, so
+    addresses in it show no secret."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return (
+    return without_secrets(
         f"the callback {type(callback).__name__} is called no more: {type(error).__name__}: {error} "
         f"({Path(place.filename).name}:{place.lineno})"
     )

@@ -98,6 +98,21 @@ def test_one_that_fails_is_called_no_more_and_the_others_are() -> None:
     assert deaf.rows[1] == ClockRow(2, 0.5, 10, 0.1, 100.0, 0.05, 1)
 
 
+class Away(Callback):
+    """Of a service that does not answer, whose library says its address."""
+
+    def on_clock(self, row: ClockRow) -> None:
+        raise ConnectionError(
+            "https://me:word@mlflow/api: retries exceeded with url: /api?token=abc (closed)"
+        )
+
+
+def test_a_service_that_does_not_answer_is_told_without_its_password() -> None:
+    warned: list[str] = []
+    Callbacks([Away()], rate, warned.append).on_event(ClockDone(1, 0.5, 10, 0.1))
+    assert "https://...@mlflow/api: retries exceeded with url: /api?... (closed)" in warned[0]
+
+
 class Talking(Callback):
     """Returns what it was told to."""
 
