@@ -132,6 +132,19 @@ def test_an_order_that_was_refused_before_ec2_heard_of_it_is_not_sold_later(rig:
         cloud.close()
 
 
+def test_no_driver_fills_the_buyer_s_memory_with_what_it_keeps(rig: Rig) -> None:
+    """Each order is kept, with its token of up to 4 MB; a buyer that the kernel ends holds nobody to a budget."""
+    with rig.serving():
+        with pytest.raises(RefusedError, match="found a job's name of 100000 characters"):
+            BuyerCloud(rig.path, STACK, "j" * 100_000)
+        cloud = BuyerCloud(rig.path, STACK, "job")
+        for token in ("t" * 100_000, "t\nbuys for the stack", ""):
+            with pytest.raises(RefusedError, match=f"found a token of {len(token)} characters"):
+                cloud.acquire(order(token))
+        assert not rig.layer.seen["create_fleet"] and len(cloud.acquire(order("t" * 64))) == 1
+        cloud.close()
+
+
 def test_one_job_at_a_time_of_its_own_stack_alone(rig: Rig) -> None:
     with rig.serving():
         first = BuyerCloud(rig.path, STACK, "job")

@@ -7,6 +7,7 @@ between goes on with the same sums; what it did not hear of is found by the job'
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -61,6 +62,7 @@ from bidbrain.live.cloud import (
 from bidbrain.live.unix_clock import UnixClock
 
 T = TypeVar("T")
+JOB, TOKEN = re.compile("[!-~]{1,128}"), re.compile("[!-~]{1,64}")  # EC2 takes no more of a token
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,10 @@ class Buyer:
         if request.stack != stack:
             raise RefusedError(
                 f"market.name: found {request.stack}, expected {stack}: this is the head of that stack"
+            )
+        if not JOB.fullmatch(request.job):
+            raise RefusedError(
+                f"found a job's name of {len(request.job)} characters, expected up to 128, no spaces"
             )
         running = self._job
         if running is not None and running.driver is not None and running.name != request.job:
@@ -236,6 +242,10 @@ class Buyer:
         return market
 
     def _buy(self, job: _Job, order: Order) -> tuple[Instance, ...]:
+        if not TOKEN.fullmatch(order.token):  # it is kept, so long ones would fill this process's memory
+            raise RefusedError(
+                f"found a token of {len(order.token)} characters, expected up to 64, no spaces"
+            )
         market, now_s = self._offered(job, order.market), self._clock.now_s()
         if (size := job.catalog.vcpus(market)) != order.vcpus_per_machine:
             raise RefusedError(
