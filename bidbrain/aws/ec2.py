@@ -46,6 +46,7 @@ FULL_S = 600  # how long a market that refused is left alone
 MOST_DENIED = 3  # tries to buy in a market without the right, which may just be coming; then it is left alone
 PULSE_S = 120  # capacity cannot be seen: a policy that waits for it asks again this often
 UNSEEN_S = 600  # a new machine may not be listed yet; after this it is gone
+MOST_UNSEEN = 10_000  # of which it is known since when: whoever asks may make ids up
 BATCH = 200
 STOPPED = ("stopping", "stopped")
 ALIVE = ["pending", "running", *STOPPED]
@@ -312,6 +313,8 @@ class Ec2:
             instance = seen.get(instance_id)
             if instance is None:
                 since_s = self._unseen_since_s.setdefault(instance_id, now_s)
+                if len(self._unseen_since_s) > MOST_UNSEEN:  # the first of them was asked for long ago
+                    del self._unseen_since_s[next(iter(self._unseen_since_s))]
                 if now_s - since_s >= UNSEEN_S:
                     fates.append(EndedInstance(instance_id, now_s, Ending.TERMINATED))
                 continue

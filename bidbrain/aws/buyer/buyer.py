@@ -63,6 +63,7 @@ from bidbrain.live.unix_clock import UnixClock
 
 T = TypeVar("T")
 JOB, TOKEN = re.compile("[!-~]{1,128}"), re.compile("[!-~]{1,64}")  # EC2 takes no more of a token
+MACHINE = re.compile("[!-~]{1,64}")  # an id of EC2's has 19 characters
 
 
 @dataclass(frozen=True)
@@ -299,6 +300,7 @@ class Buyer:
 
     def _ended(self, job: _Job, instance_ids: tuple[str, ...]) -> tuple[EndedInstance, ...]:
         """The instances that have ended, which make room for others."""
+        instance_ids = tuple(each for each in instance_ids if MACHINE.fullmatch(each))
         known = self._expenses.known_ends(instance_ids)
         over = {each.instance_id for each in known}
         ended = job.cloud.ended(tuple(each for each in instance_ids if each not in over))
