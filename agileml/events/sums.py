@@ -10,7 +10,8 @@ from typing import ClassVar
 class ClocksDone:
     """Clocks `first` to `clock`, counted from 1, are complete, as one line of a run that is no longer young.
 
-    `loss`: the mean over the examples of all of them; `seconds`: they took so long together, the longest `longest_s`.
+    `loss`: the mean over the examples of all of them, over the clocks where they count no examples; `seconds`: they
+    took so long together, the longest `longest_s`.
     """
 
     kind: ClassVar = "clocks"

@@ -141,10 +141,26 @@ def _clocks(one: ClockDone | ClocksDone, other: ClockDone) -> ClocksDone | None:
         return None  # clocks are done again, or some were not reported
     first = one.first if isinstance(one, ClocksDone) else one.clock
     longest_s = one.longest_s if isinstance(one, ClocksDone) else one.seconds or 0.0
-    examples = one.examples + other.examples
-    loss = (one.loss * one.examples + other.loss * other.examples) / max(1, examples)
     seconds = (one.seconds or 0.0) + other.seconds
-    return ClocksDone(first, other.clock, loss, examples, seconds, max(longest_s, other.seconds))
+    return ClocksDone(
+        first,
+        other.clock,
+        _mean_loss(one, other, one.clock - first + 1),
+        one.examples + other.examples,
+        seconds,
+        max(longest_s, other.seconds),
+    )
+
+
+def _mean_loss(one: ClockDone | ClocksDone, other: ClockDone, clocks: int) -> float:
+    """Over the examples of both; where units count none, over the clocks, of which `one` has so many. A clock of mixed
+    precision that was skipped, whose loss is not finite, counts as its neighbours do."""
+    if not math.isfinite(other.loss):
+        return one.loss
+    if not math.isfinite(one.loss):
+        return other.loss
+    weight, more = (one.examples, other.examples) if one.examples + other.examples else (clocks, 1)
+    return (one.loss * weight + other.loss * more) / (weight + more)
 
 
 def _work(one: WorkDone, other: WorkDone) -> WorkDone:
