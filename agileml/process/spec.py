@@ -48,7 +48,7 @@ from agileml.core.exchange import (
     stage_exchange,
 )
 from agileml.core.node.retry import Timers
-from agileml.core.parameters.layout import Layout, partitions_for
+from agileml.core.parameters.layout import MOST_ROWS, Layout, partitions_for
 from agileml.core.parameters.loss_scale import with_loss_scale
 from agileml.core.protocol.job import Job, MakeBalancer, Overlap, PipelineMode, PipelineRules
 from agileml.core.protocol.plan import PlannedEvent, PlannedFault, PlannedJoin, PlannedNotice
@@ -222,6 +222,7 @@ class RunSpec:
             return Layout(tables, len(self.stages.seconds), borders=self.stages.borders)
         overlaps = bool(config.overlap)
         partitions = config.partitions or partitions_for(tables, config.machines.max, overlaps=overlaps)
+        _check_rows(tables, partitions)
         ends = application.share_ends(partitions) if config.optimizer.sharded else {}
         return Layout(
             with_loss_scale(tables, application.loss_scale(), partitions),
@@ -402,6 +403,17 @@ def _check_loss_scale(config: JobConfig, rule: LossScaleRule | None) -> None:
             "precision",
             key=("pipeline",),
         )
+
+
+def _check_rows(tables: Sequence[Table], partitions: int) -> None:
+    """Raise ConfigError where a partition would have more rows of a sparse table than it can number."""
+    for table in tables:
+        if table.sparse and table.rows > partitions * MOST_ROWS:
+            raise ConfigError(
+                f"found {partitions} with the table {table.name!r} of {table.rows} rows, expected at least "
+                f"{-(-table.rows // MOST_ROWS)}: a partition has at most {MOST_ROWS} rows of a table",
+                key=("partitions",),
+            )
 
 
 def _check_slack(config: JobConfig, most: int | None, asked: int | None) -> None:

@@ -24,7 +24,7 @@ from agileml.core.compute.streaming import Emit, Stream, can_stream
 from agileml.core.compute.unit_error import UnitError, blamed
 from agileml.core.parameters.arena import joined
 from agileml.core.parameters.fold import Contribution, TreeSum, running_sum
-from agileml.core.parameters.layout import Block, Dense, Layout, OnDevice, Sparse, read_only
+from agileml.core.parameters.layout import MOST_ROWS, Block, Dense, Layout, OnDevice, Sparse, read_only
 from straggler.coverage import Units, members, show, span, union
 
 LOOKS = 32  # at the cursor during a bundle, unless more are asked for
@@ -343,7 +343,8 @@ class UnitComputer:
             elif isinstance(values, DeviceVector):
                 blocks.append(OnDevice(values))
             elif table.sparse:
-                blocks.append(Sparse(updates.rows[table.name].astype(np.int32, copy=False), values))
+                kind = np.int32 if table.rows <= MOST_ROWS else np.int64
+                blocks.append(Sparse(updates.rows[table.name].astype(kind, copy=False), values))
             else:
                 blocks.append(Dense(values.reshape(-1)))
         return Contribution(tuple(blocks), updates.loss, updates.examples, self._sums(updates.metrics))

@@ -73,7 +73,7 @@ def _merge_blocks(left: Block, right: Block, own_left: bool, own_right: bool) ->
         return Dense(np.add(left.values, right.values, out=into))
     assert isinstance(right, Sparse)
     most = left.rows.size + right.rows.size
-    rows = np.empty(most, np.int32)
+    rows = np.empty(most, left.rows.dtype)
     values = np.empty((most, left.values.shape[1]), left.values.dtype)
     # Read-only views, as in optimizer.take_step: numba compiles one kernel for all arrays.
     pieces = (read_only(piece) for piece in (left.rows, left.values, right.rows, right.values))

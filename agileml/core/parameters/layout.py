@@ -18,6 +18,7 @@ import numpy as np
 from agileml.application import Array, DeviceVector, Table, Update
 
 ALIGNMENT = 16
+MOST_ROWS = int(np.iinfo(np.int32).max)  # of a block of a sparse table
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Dense:
 @dataclass(frozen=True)
 class Sparse:
     """An update of some rows of a block: `rows` are int32, ascending, relative to the block; `values` (rows,
-    columns)."""
+    columns). Of a whole table of more than `MOST_ROWS` rows they are int64."""
 
     rows: Array
     values: Array

@@ -1,10 +1,12 @@
-"""What a config says of machines by name holds after a restart of the head, where machines have other names."""
+"""What a config says of machines by name holds after a restart of the head, where machines have other names; and what
+of it does not fit the application."""
 
 from __future__ import annotations
 
 import pytest
 
-from agileml.config.job import from_values
+from agileml.application import Application, Settings, Table, Unit, Updates
+from agileml.config.job import ConfigError, from_values
 from agileml.core.protocol.plan import PlannedFault
 from agileml.events.terms import Tier
 from agileml.process.spec import RunSpec
@@ -24,3 +26,23 @@ def test_speeds_are_those_of_the_machine_that_started_as_this_one(restarts: int)
     (planned,) = spec.plan()
     assert isinstance(planned, PlannedFault)
     assert (planned.machine, planned.factor) == (name, 2.0)
+
+
+class Wide(Application):
+    """A table of more rows than 32 bits number."""
+
+    def tables(self) -> list[Table]:
+        return [Table("wide", 2**33, 1, sparse=True)]
+
+    def load(self, slice_index: int) -> None: ...
+
+    def process(self, unit: Unit, items: None, parameters: object) -> Updates:
+        return Updates({})
+
+
+def test_a_partition_has_no_more_rows_than_it_can_number() -> None:
+    values = {"application": "rows:Wide", "clocks": 9, "partitions": 4}
+    with pytest.raises(ConfigError, match=r"found 4 with the table 'wide' of 8589934592 rows, .* at least 5"):
+        RunSpec("run", from_values(values)).job(Wide(Settings()))
+    enough = RunSpec("run", from_values(values | {"partitions": 5}))
+    assert enough.job(Wide(Settings())).layout.partitions == 5

@@ -163,6 +163,35 @@ def test_a_unit_may_update_some_of_the_rows_that_it_reads(deterministic: bool) -
     assert found == updated, "no other row may look like an updated one"
 
 
+def test_rows_beyond_32_bits_are_updated() -> None:
+    read = np.array([5, 2**31 + 7, 2**32 - 1])
+
+    class Wide(Toy):
+        def tables(self) -> list[Table]:
+            return [Table("wide", 2**32, 1, sparse=True)]  # of which nobody holds a block here
+
+        def reads(self, unit: Unit, items: int) -> Mapping[str, np.ndarray]:
+            return {"wide": read}
+
+        def process(self, unit: Unit, items: int, parameters: Mapping[str, np.ndarray]) -> Updates:
+            return Updates({"wide": np.array([[1.0], [2.0], [3.0]], np.float32)})
+
+    app = Wide(Settings(slices=2))
+    work = UnitComputer(app, Layout(checked_tables(app), 4))
+    work.load(range(2))
+    reads = work.reads(0, [0b11])
+    pulled = [[np.zeros((len(rows), 1), np.float32) for rows in some] for some in reads.by_partition]
+    found = work.compute(work.assemble(reads, pulled), 0b11)
+    updated = {
+        int(row) + work.layout.range_of(0, partition)[0]: float(value)
+        for partition, contribution in enumerate(found)
+        if isinstance(block := contribution.blocks[0], Sparse)
+        for row, value in zip(block.rows, block.values[:, 0], strict=True)
+    }
+    assert updated == dict(zip(read.tolist(), [2.0, 4.0, 6.0], strict=True))
+    assert all(c.blocks[0] is None or c.blocks[0].rows.dtype == np.int32 for c in found)
+
+
 def test_parameters_are_read_only() -> None:
     class Writer(Toy):
         def process(self, unit: Unit, items: int, parameters: Mapping[str, np.ndarray]) -> Updates:
