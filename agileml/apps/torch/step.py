@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -227,7 +228,9 @@ class Stepper:
     def _check_scale(self) -> None:
         if self.loss_scale is None or self.may_overflow:
             return
-        if not bool(torch.isfinite(self._flat_gradient()).all()):
+        of_rows = (values for _, values in self.rows.updates().values())
+        is_finite = bool(torch.isfinite(self._flat_gradient()).all())
+        if not is_finite or not all(np.isfinite(values).all() for values in of_rows):
             raise InputError(
                 f"model.autocast: found gradients that are not finite at a loss scale of {self.loss_scale:g}, expected "
                 "finite ones by then: the training diverged, or float16 does not hold its numbers (bfloat16 may)"

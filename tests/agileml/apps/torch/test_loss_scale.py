@@ -198,6 +198,26 @@ def test_no_scale_helps_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     assert "returned a loss of nan: the training diverged" in ran.halted.reason
 
 
+class Distance(nn.Module):
+    """Has an embedding that is read by row, whose gradient is NaN: of the root of a distance of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(4, 3, sparse=True)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.places((x[:, 0] > 0).long())
+        return self.head(x) + (found - found.detach()).pow(2).sum(1, keepdim=True).sqrt()
+
+
+def test_no_scale_helps_gradients_of_rows_that_are_not_finite(tmp_path: Path) -> None:
+    app = TorchModule(build=Distance, dataset=(X, Y))
+    config = values(model={"loss_scale": {"initial": 2.0**-14}}, out=str(tmp_path / "run"))
+    with pytest.raises(InputError, match=r"not finite at a loss scale of 1.52588e-05, expected finite ones"):
+        agileml.run(config, app, sequential=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
