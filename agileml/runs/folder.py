@@ -26,7 +26,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from agileml.application import without_secrets
+from agileml.application import InputError, without_secrets
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, is_written, names_of, read_backwards, read_first
@@ -224,12 +224,12 @@ class RunFolder:
         metadata = {"params_sha256": digest}
         with replacing(self.path / name) as temporary:
             if all(isinstance(value, np.ndarray) for value in model.values()):
-                contiguous = {key: np.ascontiguousarray(table) for key, table in model.items()}
+                contiguous = {key: np.asarray(table, order="C") for key, table in model.items()}
                 save_file(contiguous, temporary, metadata=metadata)
             else:
                 from safetensors.torch import save_file as save_tensors
 
-                save_tensors(dict(model), temporary, metadata={**metadata, "format": "pt"})
+                save_tensors(_apart(model), temporary, metadata={**metadata, "format": "pt"})
             # safetensors lets nobody else read it. Where a share gives all files to one user, others may not say so.
             with suppress(OSError):
                 temporary.chmod(self.events.path.stat().st_mode)
@@ -352,6 +352,24 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # it was renamed or never made, or its folder cannot be entered or written to
             temporary.unlink()
+
+
+def _apart(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model as torch tensors without gaps, of which no two lie in one memory: safetensors takes no others."""
+    import torch
+
+    found: dict[str, Any] = {}
+    memories = set()
+    for key, value in model.items():
+        if not isinstance(value, torch.Tensor | np.ndarray):
+            raise InputError(
+                f"as_model(): found {key!r} of type {type(value).__name__}, expected NumPy arrays or torch tensors"
+            )
+        tensor = torch.as_tensor(value).detach().contiguous()
+        memory = tensor.untyped_storage().data_ptr()
+        found[key] = tensor.clone() if memory in memories else tensor
+        memories.add(memory)
+    return found
 
 
 def _free(folder: Path) -> str:

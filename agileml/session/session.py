@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agileml.application import Application, Array
+from agileml.application import Application, Array, InputError
 from agileml.cluster.tokens import authentication_as_before
 from agileml.config.job import ConfigError, JobConfig, dump, from_values, load
 from agileml.config.market import CloudMarketConfig
@@ -241,7 +241,7 @@ class _Session:
                 print(f"kept {sentence}" if worked else f"proteus: {sentence}", file=to)
 
     def _write(self, folder: RunFolder, tables: dict[str, Array]) -> Result:
-        digest = folder.write_model(tables, self.application.as_model(tables))
+        digest = self._write_model(folder, tables)
         too_large = None if self._slots is None else self._write_optimizer(folder, tables)
         with blame_user("evaluate()"):
             metrics = {key: float(value) for key, value in self.application.evaluate(tables).items()}
@@ -273,6 +273,16 @@ class _Session:
         return Result(
             tables, metrics, summary, folder.path, code, self.application, self.job.optimizer.rate_at, again
         )
+
+    def _write_model(self, folder: RunFolder, tables: dict[str, Array]) -> str:
+        """model.safetensors as the application has it, or the tables as they are where its code fails: they have cost
+        the whole run. Returns their hash."""
+        try:
+            with blame_user("as_model()"):
+                return folder.write_model(tables, self.application.as_model(tables))
+        except (InputError, RunError):
+            folder.write_model(tables)
+            raise
 
     def _write_optimizer(self, folder: RunFolder, tables: dict[str, Array]) -> StorageError | None:
         """optimizer.pt, where the application knows how to write one. Returns the error of a disk that is too small."""

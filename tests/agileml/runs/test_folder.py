@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from agileml.application import InputError
 from agileml.events.run import (
     CheckpointSaved,
     ClockDone,
@@ -108,6 +109,21 @@ def test_a_config_with_a_secret_is_for_its_user_alone(
     folder.write_config("data: {path: 'https://host/a.npz?sig=abc'}\n")
     assert (folder.path / "config.yaml").stat().st_mode & 0o777 == 0o600
     assert seen == [usual, 0o600]
+
+
+def test_a_model_may_hold_arrays_and_tensors_in_any_form(tmp_path: Path) -> None:
+    """Of an application's own: a transposed view, two names for one memory, a number without axes."""
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = torch.from_numpy(weights.copy()).requires_grad_()
+    folder = RunFolder.create(tmp_path / "run", "own")
+    folder.write_model(
+        {"weights": weights}, {"w": tensor.T, "tied": tensor, "a": weights.T, "scale": np.array(2.0)}
+    )
+    found = load_file(folder.path / "model.safetensors")
+    assert np.array_equal(found["w"], weights.T) and np.array_equal(found["a"], weights.T)
+    assert np.array_equal(found["tied"], weights) and found["scale"].shape == ()
+    with pytest.raises(InputError, match=r"as_model\(\): found 'epochs' of type int, expected NumPy arrays"):
+        folder.write_model({"weights": weights}, {"w": tensor, "epochs": 3})
 
 
 def test_default_folders_of_one_second_differ(tmp_path: Path) -> None:

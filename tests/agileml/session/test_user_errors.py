@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from agileml.application import Application, Array, Settings, Table, Unit, Updates
 from agileml.config.job import from_values
 from agileml.errors import RunError
 from agileml.session import run
@@ -29,3 +33,30 @@ def test_the_users_own_line_is_shown() -> None:
     ):
         np.ones(TOO_MANY * 1000)
     assert "np.ones(TOO_MANY * 1000)" in raised.value.trace
+
+
+class Unnamed(Application):
+    """Trains, and then cannot say what its file is to hold."""
+
+    def tables(self) -> list[Table]:
+        return [Table("weights", 1, 2)]
+
+    def load(self, slice_index: int) -> None: ...
+
+    def process(self, unit: Unit, items: None, parameters: Mapping[str, Array]) -> Updates:
+        return Updates({"weights": np.ones((1, 2), np.float32)})
+
+    def as_model(self, parameters: Mapping[str, Array]) -> Mapping[str, Any]:
+        return {"weights": parameters["wieghts"]}
+
+
+def test_a_model_that_the_application_cannot_put_into_a_file_is_kept_as_its_tables(tmp_path: Path) -> None:
+    values = {
+        "application": "mine:Unnamed",
+        "clocks": 3,
+        "machines": {"transient": 0, "max": 1},
+        "optimizer": {"learning_rate": 1.0},
+    }
+    with pytest.raises(RunError, match=r"^as_model\(\): KeyError: 'wieghts'"):
+        run(from_values({**values, "out": str(tmp_path / "run")}), Unnamed(Settings()), sequential=True)
+    assert load_file(tmp_path / "run" / "model.safetensors")["weights"].tolist() == [[-3.0, -3.0]]
