@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,6 +20,7 @@ from agileml.core.parameters.optimizer import Optimizer, optimizer
 
 KEY = ("optimizer", "schedule", "function")
 TRIED_CLOCKS = 100_000  # of a schedule that is found step by step: more would take seconds
+TRIED_APART = 10_000  # of a function, spread over the run
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
     if isinstance(section, TorchConfig):  # the replica has the rest; here is the rate of a clock
         settings = {"kind": "sgd", "learning_rate": section.learning_rate, "schedule": settings["schedule"]}
     if isinstance(section.schedule, FunctionConfig):
-        settings["schedule"] = _schedule(section.schedule.function, config.clocks)
+        settings["schedule"] = _schedule(section.schedule.function, (0, config.clocks - 1))
     elif isinstance(section.schedule, OwnScheduleConfig):
         application.learning_rate_factor(0)
         settings["schedule"] = FunctionSchedule(application.learning_rate_factor)
@@ -102,9 +103,13 @@ def job_optimizer(config: JobConfig, application: Application, tables: Sequence[
 
 
 def check_schedule(config: JobConfig, application: Application) -> None:
-    """Raise InputError where the schedule that the application brings ends, or is none, within the run."""
-    if isinstance(config.optimizer.schedule, OwnScheduleConfig):
-        application.learning_rate_factor(min(config.clocks, TRIED_CLOCKS) - 1)
+    """Raise ConfigError or InputError where the schedule ends, or is none, within the run: that the application brings,
+    or a function of the user's."""
+    schedule, clocks = config.optimizer.schedule, config.clocks
+    if isinstance(schedule, OwnScheduleConfig):
+        application.learning_rate_factor(min(clocks, TRIED_CLOCKS) - 1)
+    elif isinstance(schedule, FunctionConfig):
+        _schedule(schedule.function, range(0, clocks, max(1, clocks // TRIED_APART)))
 
 
 def _check_layers(config: JobConfig, tables: Sequence[Table]) -> None:
@@ -133,8 +138,8 @@ def _own(group: GroupConfig) -> dict[str, Any]:
     return group.model_dump(exclude={"parameters"}, exclude_none=True)
 
 
-def _schedule(name: str, clocks: int) -> Schedule:
-    """The user's function, tried for the first clock and the last."""
+def _schedule(name: str, clocks: Iterable[int]) -> Schedule:
+    """The user's function, tried for these clocks."""
     parts = split_name(name)
     if parts is None:
         raise ConfigError(f"found {name!r}, expected package.file:function", key=KEY)
@@ -144,7 +149,7 @@ def _schedule(name: str, clocks: int) -> Schedule:
         raise ConfigError(
             f"found {name}, but module {module} has no function {attribute!r}{other_module(module)}", key=KEY
         )
-    for clock in (0, clocks - 1):
+    for clock in clocks:
         try:
             found = function(clock)
         except Exception as error:

@@ -146,6 +146,12 @@ def negative(clock: int) -> float:
     return -1.0
 
 
+def has_a_hole(clock: int) -> float | None:
+    if clock < 7:
+        return 1.0
+    return 0.1 if clock > 7 else None
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no match": (
         {"groups": [{"parameters": ["bais"]}]},
@@ -157,6 +163,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "fails": (
         {"schedule": {"kind": "function", "function": f"{__name__}:fails"}},
         "failed: ZeroDivisionError",
+    ),
+    "a hole": (
+        {"schedule": {"kind": "function", "function": f"{__name__}:has_a_hole"}},
+        "has_a_hole(7) returned None, expected a factor",
     ),
 }
 
