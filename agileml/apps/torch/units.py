@@ -69,6 +69,8 @@ class UnitComputation:
         with TORCH:
             stepper.use(parameters, prepared.rows if prepared else None)
             metrics = self._evaluated(units, request.seed)
+            if metrics:
+                app.flat.set_buffers(parameters)  # a forward may change them in eval mode as well
             if not request.numbers:  # fewer items in a clock than units
                 return Updates({}, metrics=metrics)
             made = copied(prepared.made) if prepared else self._made(request, units, items)

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,21 @@ def test_machines_share_the_test_items_of_one_version(exchange: str, tmp_path: P
         assert last[clock] == pytest.approx(expected(clock), rel=1e-6), clock
 
 
-def test_a_pass_end_and_no_bit_changed() -> None:
+class Annealed(nn.Module):
+    """Counts its forwards, in eval mode too, and goes by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = build()
+        self.register_buffer("forwards", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards += 1
+        return self.layers(x) / (1 + self.forwards)
+
+
+@pytest.mark.parametrize("build", [build, Annealed])
+def test_a_pass_end_and_no_bit_changed(build: Callable[[], nn.Module]) -> None:
     """21 test items over 4 slices, every 3 clocks of 16 of 40 items; training is as without."""
     model = {"batch_size": 16, "evaluate_every": "pass"}
     one = TorchModule(Settings(model=model, seed=3, slices=4), build=build, dataset=DATA)
