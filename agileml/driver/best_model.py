@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,10 @@ class BestRule:
 
     def is_better(self, value: float) -> bool:
         """True when parameters with this value are to replace the best. NaN is never better, an equal value neither."""
-        if self.best is None:
-            return value == value
+        if self.best is None or math.isnan(
+            self.best.value
+        ):  # of an infinite one the log keeps that it is no number
+            return not math.isnan(value)
         return value < self.best.value if self.mode == "min" else value > self.best.value
 
     def summary(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from agileml.core.protocol.commands import Finished
 from agileml.driver.best_model import BestModel, BestRule, Parts
 from agileml.errors import RunError
 from agileml.events.observed import BestKept, Evaluated
+from agileml.events.schema import Logged, from_line, to_line
 from agileml.process.head import HeadState
 from agileml.process.spec import RunSpec
 from agileml.runs.folder import RunFolder
@@ -162,6 +164,17 @@ def test_the_cuts_of_evaluated_clocks_are_held(tmp_path: Path, exchange: str, pl
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("mode", "worst"), [("min", math.inf), ("max", -math.inf)])
+def test_a_best_that_was_infinite_is_beaten_after_a_restart(mode: str, worst: float) -> None:
+    rule = BestRule("perplexity", mode)
+    assert rule.is_better(worst) and not rule.is_better(math.nan)
+    line = to_line(Logged(1.0, BestKept(5, "perplexity", worst)))
+    kept = from_line(line).event
+    assert isinstance(kept, BestKept)
+    again = BestRule("perplexity", mode, kept)
+    assert again.is_better(20.0) and not again.is_better(math.nan)
+
+
 def test_the_command_says_where_the_best_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = {"module": f"{__name__}:of_digits", "batch_size": 64, "evaluate_every": 2}
     more = {"data": {"kind": "digits"}, "out": str(tmp_path / "out")}
