@@ -319,6 +319,11 @@ def _trainable(module: nn.Module, source: str) -> list[tuple[str, nn.Parameter]]
                 f"{source}: {name!r} has no shape yet, expected a module without lazy layers (or one that has seen an "
                 "input)"
             )
+        if tensor.is_meta:
+            raise InputError(
+                f"{source}: {name!r} has no numbers (its device is meta), expected a module with all of them "
+                '(to_empty(device="cpu") and an initialisation of its own)'
+            )
     found = [(name, p) for name, p in module.named_parameters() if p.requires_grad and p.numel()]
     if not found:
         raise InputError(

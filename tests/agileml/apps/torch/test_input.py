@@ -105,6 +105,7 @@ MODULES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: nn.Sequential(Net(), nn.LazyBatchNorm1d(affine=False)),
         "'1.running_mean' has no shape yet",
     ),
+    "meta": (lambda: nn.Linear(6, 2, device="meta"), "'weight' has no numbers (its device is meta)"),
     "NaN": (not_a_number, "buffer 'mean' has a NaN, expected numbers in what the state dict holds"),
     "no module": (lambda: 3, "made a int, expected a torch.nn.Module"),
     "broken": (broken, "broken() failed: KeyError: 'weights'"),
