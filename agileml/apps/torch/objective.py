@@ -88,11 +88,16 @@ def autocasting(device: torch.device, dtype: str | None) -> AbstractContextManag
 def right_places(output: Any, target: Any) -> Tensor | None:
     """Where scores of classes are greatest at the target's class; None for outputs and targets of another kind.
 
-    output: (items, classes, ...), target: whole numbers of shape (items, ...); those below 0 are left out, as the
-    losses of torch leave out -100.
+    output: (items, classes, ...), target: whole numbers of shape (items, ...); those that are no class are left out, as
+    the losses of torch leave out -100 or another `ignore_index`. One score for each item is a logit or a number, and no
+    class.
     """
     if not isinstance(output, Tensor) or not isinstance(target, Tensor) or target.is_floating_point():
         return None
-    if output.ndim != target.ndim + 1 or output.shape[:1] + output.shape[2:] != target.shape:
+    if (
+        output.ndim != target.ndim + 1
+        or output.shape[1] < 2
+        or output.shape[:1] + output.shape[2:] != target.shape
+    ):
         return None
-    return (output.argmax(1) == target)[target >= 0]
+    return (output.argmax(1) == target)[(target >= 0) & (target < output.shape[1])]

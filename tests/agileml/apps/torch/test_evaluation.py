@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import agileml
 from agileml.application import InputError, Settings
 from agileml.apps.torch.module import TorchModule
+from agileml.apps.torch.objective import right_places
 from agileml.config.text import ConfigError
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential, train
@@ -198,6 +199,24 @@ def test_accuracy_is_promised_where_outputs_are_scores_of_classes(tmp_path: Path
     assert not (tmp_path / "run").exists()
     result = agileml.run(job | {"keep_best": {"metric": "bias"}}, own, sequential=True)
     assert result.summary["best"]["metric"] == "bias" and set(result.metrics) == {"test_loss", "bias"}
+
+
+def test_targets_that_are_no_class_are_left_out_of_the_accuracy() -> None:
+    scores, target = torch.eye(3)[[0, 1, 2, 2, 0]], torch.tensor([0, 1, 0, 255, -100])  # by `ignore_index`
+    places = right_places(scores, target)
+    assert places is not None and places.tolist() == [True, True, False]
+
+
+def by_logit(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(output.squeeze(1), target.float())
+
+
+def test_one_logit_is_no_score_of_a_class() -> None:
+    """Its greatest class would be 0 for every item."""
+    one = TorchModule(Settings(model=MODEL), build=lambda: nn.Linear(6, 1), dataset=DATA, loss=by_logit)
+    assert one.metrics() == ("test_loss",)
+    found = one.evaluate(run_sequential(one, optimizer=optimizer("adamw", learning_rate=0.01), clocks=2))
+    assert found.keys() == {"test_loss"}
 
 
 def test_a_test_batch_that_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
