@@ -46,7 +46,7 @@ def write_last_good(
         return error
     clock, where = kept.clock, folder.path / MODEL
     try:
-        digest = folder.write_model(tables, as_model(tables))
+        digest = _written(folder, tables, as_model)
     except StorageError as problem:
         return RunError(
             f"{error}; the last good cut, of clock {clock}, could not be kept: {problem}", error.trace
@@ -67,3 +67,19 @@ def write_last_good(
     except StorageError as problem:
         sentence = f"{sentence}; {problem}"
     return RunError(sentence, error.trace)
+
+
+def _written(
+    folder: RunFolder,
+    tables: Mapping[str, Array],
+    as_model: Callable[[Mapping[str, Array]], Mapping[str, Any]],
+) -> str:
+    """Write the model, or the tables as they are where the application's own code fails: why the run did is to be
+    told. Raises StorageError."""
+    try:
+        return folder.write_model(tables, as_model(tables))
+    except StorageError:
+        raise
+    except Exception as problem:
+        folder.events.write(Warned(f"as_model(): {type(problem).__name__}: {problem}; the tables are kept"))
+        return folder.write_model(tables)

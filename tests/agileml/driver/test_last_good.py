@@ -24,7 +24,7 @@ from agileml.core.protocol.messages import Cut
 from agileml.driver.last_good import write_last_good
 from agileml.errors import RunError
 from agileml.events.observed import BestKept
-from agileml.events.run import CutCommitted, RunFailed, RunStarted
+from agileml.events.run import CutCommitted, RunFailed, RunStarted, Warned
 from agileml.events.schema import events_of
 from agileml.net.events import Address
 from agileml.process.head import HeadState
@@ -147,6 +147,19 @@ class Kept:
     def result(self, finished: Finished) -> list[tuple[Array, ...]]:
         layout = Layout(TABLES, 1)
         return [layout.blocks({t.name: np.ones((t.rows, t.columns), t.dtype) for t in TABLES}, 0)]
+
+
+def test_an_application_that_cannot_say_its_model_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
+    def as_model(tables: Mapping[str, Array]) -> Mapping[str, Any]:
+        return {"w": tables["weights"]}
+
+    folder = RunFolder.create(tmp_path / "run", "test")
+    told = write_last_good(RunError("it diverged"), Kept(), Layout(TABLES, 1), folder, config(), {}, as_model)
+    folder.events.close()
+    assert str(told).startswith("it diverged; the last good cut, of clock 7, is ")
+    assert load_file(folder.path / "model.safetensors")["w"].shape == (3, 40)
+    (warned,) = events_of(read_events(folder.events.path), Warned)
+    assert warned.reason == "as_model(): KeyError: 'weights'; the tables are kept"
 
 
 @pytest.mark.parametrize(("most_bytes", "file"), [(400, "model.safetensors"), (4000, "report.html")])
