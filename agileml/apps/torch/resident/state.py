@@ -177,9 +177,10 @@ class TorchOptimizer:
         return tuple(found)
 
     def _stepped(self, device: str) -> list[dict[str, Any]]:
-        """The state of each parameter after a step along zeros. Raises InputError for one that is elsewhere too."""
+        """The state of each parameter after a step of ones along ones: of zeros a class may think that there is no
+        gradient. Raises InputError for one that is elsewhere too."""
         parameters = [
-            nn.Parameter(torch.zeros(p.shape, dtype=p.dtype, device=device)) for _, p in self.flat.parameters
+            nn.Parameter(torch.ones(p.shape, dtype=p.dtype, device=device)) for _, p in self.flat.parameters
         ]
         arguments = self.section["arguments"]
         optimizer = self._made(
@@ -187,7 +188,7 @@ class TorchOptimizer:
             {key: value for key, value in arguments.items() if key not in FORMS},
         )
         for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.ones_like(parameter)
         before = [dict(group) for group in optimizer.param_groups]
         optimizer.step()
         keys = [_kept(optimizer.state[parameter]) for parameter in parameters]
