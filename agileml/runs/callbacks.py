@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agileml.application import without_secrets
+from agileml.application import InputError, without_secrets
 from agileml.config.text import show
 from agileml.events.observed import Evaluated
 from agileml.events.run import MembershipChanged
@@ -46,12 +46,14 @@ class Callback:
 class EarlyStopping(Callback):
     """Ends the run when a metric has not improved for `patience` evaluations in a row that measured it.
 
-    mode: "min" or "max", which is better. least_change: what counts as an improvement.
+    mode: "min" or "max", which is better. least_change: what counts as an improvement. Raises InputError.
     """
 
     def __init__(
         self, metric: str = "test_loss", patience: int = 3, mode: str = "min", least_change: float = 0.0
     ) -> None:
+        if mode not in ("min", "max"):
+            raise InputError(f"EarlyStopping: found mode={mode!r}, expected min or max")
         self.metric, self.patience, self.least_change = metric, patience, least_change
         self._sign = 1.0 if mode == "min" else -1.0
         self._best = math.inf

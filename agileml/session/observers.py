@@ -26,6 +26,9 @@ def observers(config: JobConfig, job: Job, own: Sequence[Callback]) -> Callbacks
     if (rule := config.early_stopping) is not None:
         _check_metric("early_stopping", rule.metric, job)
         found.append(EarlyStopping(rule.metric, rule.patience, rule.mode, rule.least_change))
+    for callback in own:
+        if type(callback) is EarlyStopping:  # by another metric it would never end the run
+            _check_metric("early_stopping", callback.metric, job)
     return Callbacks(found, job.optimizer.rate_at)
 
 

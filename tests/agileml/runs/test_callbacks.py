@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agileml.application import InputError
 from agileml.events.observed import Evaluated
 from agileml.events.run import ClockDone, Process, RunRestarted, RunStopped
 from agileml.events.schema import Logged
@@ -38,6 +39,11 @@ def test_early_stopping_waits_for_an_improvement() -> None:
     )
     assert stops_at([5, 4.95, 4.9], patience=2, least_change=0.2) is not None
     assert stops_at([float("nan"), float("nan")], patience=2) is not None
+
+
+def test_early_stopping_knows_two_modes() -> None:
+    with pytest.raises(InputError, match="found mode='minimum', expected min or max"):
+        EarlyStopping("error", mode="minimum")
 
 
 def test_clocks_that_are_done_again_are_no_missing_improvement() -> None:

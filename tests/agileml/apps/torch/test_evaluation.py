@@ -179,6 +179,13 @@ def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
     job["early_stopping"] = {"metric": "error"}
     with pytest.raises(ConfigError, match="found error, expected one of test_loss, test_accuracy"):
         agileml.run(job | {"out": None}, TorchModule(build=build, dataset=DATA), sequential=True)
+    del job["early_stopping"]
+    own = [agileml.EarlyStopping("val_loss")]
+    with pytest.raises(ConfigError, match="found val_loss, expected one of test_loss, test_accuracy"):
+        agileml.run(
+            job | {"out": None}, TorchModule(build=build, dataset=DATA), sequential=True, callbacks=own
+        )
+    job["early_stopping"] = {"metric": "error"}
     job["model"] = {"batch_size": 16}
     with pytest.raises(
         ConfigError, match="found error, expected an application that evaluates while it trains"
