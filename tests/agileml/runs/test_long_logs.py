@@ -100,25 +100,6 @@ def test_every_clock_is_counted_and_no_time_is_lost(
         assert all(each.event.seconds - each.event.longest_s <= interval_s(each.t_s) + 40 for each in spans)
 
 
-@pytest.mark.parametrize(
-    ("losses", "examples", "mean"),
-    [
-        ([4.0, 2.0, 3.0], [30, 10, 40], 3.25),
-        ([4.0, 2.0, 3.0], [0, 0, 0], 3.0),  # an application that counts no examples
-        ([4.0, 2.0], [0, 8], 2.0),
-        ([math.inf, 4.0, math.nan, 1.0], [8, 8, 8, 8], 3.25),  # clocks of float16 that were skipped
-    ],
-)
-def test_a_line_of_several_clocks_has_their_mean_loss(
-    losses: list[float], examples: list[int], mean: float
-) -> None:
-    pairs = enumerate(zip(losses, examples, strict=True))
-    (line,) = thin([(700.0 + 0.1 * at, ClockDone(at + 1, *pair, 0.1)) for at, pair in pairs])
-    assert isinstance(line.event, ClocksDone)
-    assert line.event.loss == pytest.approx(mean)
-    assert line.event.examples == sum(examples)
-
-
 def test_a_change_of_members_comes_after_the_clocks_before_it() -> None:
     at_s = 700.0
     lines = thin([
