@@ -45,7 +45,7 @@ from agileml.process.head import Head
 from agileml.process.record_store import FileStore
 from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 
 LIMIT_S = 0.020
 SETTLE_S = 120.0  # for what was asked last

@@ -7,7 +7,6 @@ Only events.jsonl grows while the run goes on, by whole lines.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -24,12 +23,12 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
-from agileml.application import InputError, without_secrets
+from agileml.application import without_secrets
 from agileml.events.run import RunStarted
 from agileml.events.schema import SchemaError
 from agileml.runs.event_log import EVENTS, EventLog, is_written, names_of, read_backwards, read_first
+from agileml.runs.model_file import params_sha256, save_model
 from agileml.runs.owner import forget_ended_supervisor, has_ended, owner_of, running_in
 from agileml.runs.supervision import SUPERVISION, read_supervision
 from bidbrain.files.durable_names import flush_folder
@@ -215,21 +214,14 @@ class RunFolder:
     def write_model(
         self, tables: Mapping[str, np.ndarray], model: Mapping[str, Any] | None = None, name: str = MODEL
     ) -> str:
-        """The parameters as safetensors; returns their `params_sha256`. Raises StorageError.
+        """The parameters as safetensors; returns their `params_sha256`. Raises StorageError, InputError.
 
         model: how the file holds them, as NumPy arrays or torch tensors; None: as the tables.
         """
         digest = params_sha256(tables)
         model = tables if model is None else model
-        metadata = {"params_sha256": digest}
         with replacing(self.path / name) as temporary:
-            if all(isinstance(value, np.ndarray) for value in model.values()):
-                contiguous = {key: np.asarray(table, order="C") for key, table in model.items()}
-                save_file(contiguous, temporary, metadata=metadata)
-            else:
-                from safetensors.torch import save_file as save_tensors
-
-                save_tensors(_apart(model), temporary, metadata={**metadata, "format": "pt"})
+            save_model(temporary, model, digest)
             # safetensors lets nobody else read it. Where a share gives all files to one user, others may not say so.
             with suppress(OSError):
                 temporary.chmod(self.events.path.stat().st_mode)
@@ -354,24 +346,6 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
             temporary.unlink()
 
 
-def _apart(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model as torch tensors without gaps, of which no two lie in one memory: safetensors takes no others."""
-    import torch
-
-    found: dict[str, Any] = {}
-    memories = set()
-    for key, value in model.items():
-        if not isinstance(value, torch.Tensor | np.ndarray):
-            raise InputError(
-                f"as_model(): found {key!r} of type {type(value).__name__}, expected NumPy arrays or torch tensors"
-            )
-        tensor = torch.as_tensor(value).detach().contiguous()
-        memory = tensor.untyped_storage().data_ptr()
-        found[key] = tensor.clone() if memory in memories else tensor
-        memories.add(memory)
-    return found
-
-
 def _free(folder: Path) -> str:
     try:
         return f"{shutil.disk_usage(folder).free / 2**20:.1f} MiB free"
@@ -402,20 +376,3 @@ def for_others(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: for_others(item) for key, item in value.items()}
     return [for_others(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def params_sha256(tables: Mapping[str, np.ndarray]) -> str:
-    """SHA-256, in hex, of the parameters.
-
-    The bytes hashed are, for every table in the ascending order of their names (as UTF-8 bytes):
-    the name as UTF-8, a zero byte, the dtype's name ("float32"), a zero byte, the shape in decimal with commas
-    ("610,16"), a zero byte, and the values in C order, little-endian.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(tables, key=str.encode):
-        table = np.asarray(tables[name])
-        little = np.ascontiguousarray(table, dtype=table.dtype.newbyteorder("<"))
-        shape = ",".join(str(length) for length in table.shape)
-        digest.update(f"{name}\0{table.dtype.name}\0{shape}\0".encode())
-        digest.update(little.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()

@@ -65,3 +65,12 @@ class Result:
                 "resume(): this run wrote no checkpoints, expected one with the key `checkpoint`"
             )
         return self._again(**overrides)
+
+
+def versions() -> dict[str, str]:
+    """Versions that the result may depend on."""
+    import platform
+    from importlib.metadata import version
+
+    found = {name: version(name) for name in ("ray", "numpy", "numba", "pyzmq", "scikit-learn", "torch")}
+    return {"python": platform.python_version(), **found}

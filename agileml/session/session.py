@@ -27,8 +27,9 @@ from agileml.market.protocol import BoughtFleet
 from agileml.process.spec import RunSpec, variables_of
 from agileml.runs.callbacks import Callback
 from agileml.runs.event_log import read_events
-from agileml.runs.folder import RunFolder, StorageError, check_out, params_sha256
+from agileml.runs.folder import RunFolder, StorageError, check_out
 from agileml.runs.loggers.files import BEGUN
+from agileml.runs.model_file import params_sha256
 from agileml.runs.owner import this_process
 from agileml.runs.progress import Progress, Screen
 from agileml.runs.report.page import build_report
@@ -40,7 +41,7 @@ from agileml.session.continued import Continued, checked_clock
 from agileml.session.observers import best_rule, observe, observers
 from agileml.session.one_process import REPLAY_KEY, OneProcess, Replay, check_verify, read_replay, train_again
 from agileml.session.places import resume_place, return_to
-from agileml.session.result import Result
+from agileml.session.result import Result, versions
 from agileml.session.resumption import Resumption
 from agileml.session.user_errors import blame_user
 
@@ -393,15 +394,6 @@ class _Session:
                     fleet.check_head()
                 group.stop(timeout_s=0.2)  # an interrupted run ends without waiting
                 raise
-
-
-def versions() -> dict[str, str]:
-    """Versions that the result may depend on."""
-    import platform
-    from importlib.metadata import version
-
-    found = {name: version(name) for name in ("ray", "numpy", "numba", "pyzmq", "scikit-learn", "torch")}
-    return {"python": platform.python_version(), **found}
 
 
 __all__: Sequence[str] = ["Result", "RunError", "run"]

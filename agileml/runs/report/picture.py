@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from agileml.events.run import RunRestarted
 from agileml.events.schema import Log, of_type
 from agileml.runs.folder import replacing
-from agileml.runs.lanes import Lane, MachineLanes
+from agileml.runs.report.lanes import Lane, MachineLanes
 from agileml.runs.report.series import Series
 from agileml.runs.thinning import clocks_of
 

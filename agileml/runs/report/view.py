@@ -19,8 +19,8 @@ from agileml.events.run import (
 )
 from agileml.events.schema import Logged, RunEvent
 from agileml.events.sums import Standing
-from agileml.runs.lanes import MachineLanes
 from agileml.runs.report.curves import Curves
+from agileml.runs.report.lanes import MachineLanes
 from agileml.runs.report.market import sentence as market_sentence
 from agileml.runs.report.market_view import MarketView
 from agileml.runs.report.sentences import sentence

@@ -31,7 +31,8 @@ from agileml.process.machine import Machine as Process
 from agileml.process.record_store import FileStore
 from agileml.process.spec import RunSpec
 from agileml.runs.event_log import read_events
-from agileml.runs.folder import RunFolder, params_sha256
+from agileml.runs.folder import RunFolder
+from agileml.runs.model_file import params_sha256
 from agileml.runs.report.page import build_report
 from agileml.runs.summary import summarize
 from bidbrain.live.cloud import Cloud, CloudError, CredentialsError, Instance

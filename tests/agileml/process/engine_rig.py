@@ -24,7 +24,7 @@ from agileml.process.machine import Machine
 from agileml.process.record_store import FileStore
 from agileml.process.run_transport import socket_folder
 from agileml.process.spec import RunSpec
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 
 LIMIT_S = 240.0  # no run takes long: one that takes this hangs
 

@@ -21,7 +21,7 @@ from agileml.net.inbox import Inbox
 from agileml.net.tally import Tally
 from agileml.process.rendezvous import RendezvousBuffers
 from agileml.process.run_transport import run_codec
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 from tests.agileml.process.engine_rig import Rig
 
 SELF = 7  # the incarnation of the process that receives

@@ -11,7 +11,7 @@ import pytest
 
 from agileml.core.stepwise import Stepwise, steps_of
 from agileml.events.run import ClockDone, MembershipChanged, StepsLogged, SuperstepPlanned
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 from tests.agileml.process.engine_rig import Ran, Rig
 from tests.agileml.process.test_engine import MF, MLR, PLAN, job
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 
 
 def model_sha256(path: Path) -> str:

@@ -33,7 +33,8 @@ from agileml.events.run import (
 from agileml.events.schema import Logged, events_of
 from agileml.events.terms import Tier
 from agileml.runs.event_log import EVENTS, EventLog, read_events
-from agileml.runs.folder import FolderError, RunFolder, StorageError, check_out, params_sha256, plain
+from agileml.runs.folder import FolderError, RunFolder, StorageError, check_out, plain
+from agileml.runs.model_file import params_sha256
 from agileml.runs.owner import this_process
 from tests.agileml.runs.full_disk import files_of_at_most
 from tests.agileml.runs.model_file import model_sha256

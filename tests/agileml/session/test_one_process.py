@@ -18,7 +18,8 @@ from agileml.events.run import ClockDone, CutCommitted, RunFinished, RunStopped,
 from agileml.events.sums import CutsCommitted
 from agileml.process.spec import RunSpec
 from agileml.runs.event_log import EVENTS, EventLog, read_events
-from agileml.runs.folder import FolderError, params_sha256
+from agileml.runs.folder import FolderError
+from agileml.runs.model_file import params_sha256
 from agileml.runs.report.market import endings
 from agileml.session import run
 from agileml.session.one_process import check_verify, end_of, read_replay, train_again

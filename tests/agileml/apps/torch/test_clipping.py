@@ -13,7 +13,7 @@ from agileml.apps.torch.module import TorchModule
 from agileml.config.job import from_values
 from agileml.config.text import ConfigError
 from agileml.events.run import MembershipChanged
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 from tests.agileml.process.engine_rig import Rig, reference
 from tests.faults.fault_rig import FaultRig, job
 

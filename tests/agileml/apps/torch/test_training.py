@@ -30,7 +30,7 @@ from agileml.config.job import from_values, load
 from agileml.core.parameters.optimizer import optimizer
 from agileml.core.sequential import run_sequential
 from agileml.events.run import MembershipChanged
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 from straggler.coverage import span
 from tests.agileml.apps.torch.ddp_rank import Double
 from tests.agileml.process.engine_rig import Rig

@@ -23,7 +23,7 @@ from agileml.core.parameters.groups import GroupedOptimizer
 from agileml.core.parameters.optimizer import Optimizer, optimizer
 from agileml.core.sequential import run_sequential, train
 from agileml.process.spec import RunSpec
-from agileml.runs.folder import params_sha256
+from agileml.runs.model_file import params_sha256
 from straggler.coverage import span
 from tests.agileml.apps.torch.forward.shop import ITEMS, ROWS, USERS, Shop, data, purchases
 from tests.agileml.process.engine_rig import Rig
