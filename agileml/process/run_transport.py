@@ -151,6 +151,12 @@ def socket_folder(run: str) -> Path:
     return folder if has_room(folder) else Path("/tmp") / folder.name
 
 
+def heartbeat_times(timeout_s: float) -> HeartbeatTimes:
+    """The heartbeats of a run. Where a peer may be silent for longer, its first answer may also take longer."""
+    unreachable_s = max(HeartbeatTimes.unreachable_s, timeout_s)
+    return HeartbeatTimes(timeout_s / 5, timeout_s, unreachable_s)
+
+
 def open_transport(
     name: str, run: str, node_ip: str, keys: KeyPair, timeout_s: float, *, is_ordered: bool = False
 ) -> Transport:
@@ -158,13 +164,12 @@ def open_transport(
 
     `is_ordered`: urgent messages overtake others, all but one or two MB.
     """
-    beat = HeartbeatTimes(interval_s=timeout_s / 5, timeout_s=timeout_s)
     return Transport(
         name,
         node_ip=node_ip,
         ipc_folder=socket_folder(run),
         keys=keys,
-        heartbeat=beat,
+        heartbeat=heartbeat_times(timeout_s),
         pipe=ORDERED if is_ordered else WIDE,
         remote_pipe=ORDERED_REMOTE if is_ordered else None,
     )

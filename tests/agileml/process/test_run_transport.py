@@ -13,7 +13,7 @@ from agileml.config.job import LEAST_TIMEOUT_S, LONGEST_TIMEOUT_S
 from agileml.core.protocol.messages import Ack, Announce, Promise, ShardState
 from agileml.core.protocol.view import INITIAL, View
 from agileml.net.keys import KeyPair
-from agileml.process.run_transport import open_transport, run_codec, socket_folder
+from agileml.process.run_transport import heartbeat_times, open_transport, run_codec, socket_folder
 from straggler.coverage import aligned_subtrees, span
 
 
@@ -21,6 +21,11 @@ from straggler.coverage import aligned_subtrees, span
 def test_a_transport_opens_with_the_least_and_the_longest_timeout(timeout_s: float) -> None:
     with open_transport("one", "timeouts", "127.0.0.1", KeyPair.generate(), timeout_s) as transport:
         transport.connect(transport.address)
+
+
+def test_a_first_answer_may_take_as_long_as_a_peer_may_be_silent() -> None:
+    """With 10 s, machines that began on a busy host were taken for lost after 5 s, though nothing was wrong."""
+    assert [heartbeat_times(timeout_s).unreachable_s for timeout_s in (1.0, 5.0, 10.0)] == [5.0, 5.0, 10.0]
 
 
 def test_a_temporary_directory_with_a_long_name_holds_no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
