@@ -127,7 +127,9 @@ def check_profiled(result: Result) -> None:
 @pytest.mark.slow
 def test_a_training_that_diverges_leaves_its_last_good_cut(shared: LocalCluster, tmp_path: Path) -> None:
     diverging = {**MF, "optimizer": {"kind": "sgd", "learning_rate": 0.3}}
-    values = job(diverging, clocks=400, cuts={"every_s": 0.001, "max_clocks": 1}, **ONE)
+    # It diverges in clock 10: without a pace that is after 30 ms, in which a busy controller commits no cut.
+    pace = {"unit_s": 0.02}
+    values = job(diverging, clocks=400, cuts={"every_s": 0.001, "max_clocks": 1}, pace=pace, **ONE)
     with pytest.raises(RunError, match=r"clock \d+.*; the last good cut, of clock \d+, is "):
         train(shared, values, tmp_path / "run")
     summary = json.loads((tmp_path / "run" / SUMMARY).read_text())
