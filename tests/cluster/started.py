@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from agileml.cluster.local import START_TRIES
+from agileml.cluster.processes import kill
 from agileml.cluster.watchdog import KEEP_ENVIRONMENT
 
 BIN = Path(sys.executable).parent
@@ -38,8 +40,14 @@ class Started:
         )  # fmt: skip
 
     def start(self, *arguments: str) -> None:
-        done = self.ray("start", "--disable-usage-stats", *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
+        """Start a node. Ray gives it 30 s to register, and on a busy host that may take another try."""
+        before = set(processes_with(self.folder))
+        for left in reversed(range(START_TRIES)):
+            done = self.ray("start", "--disable-usage-stats", *arguments)
+            if done.returncode == 0:
+                return
+            kill([process for process in processes_with(self.folder) if process not in before])
+            assert left, done.stdout + done.stderr
 
     def proteus(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -121,15 +129,17 @@ def kill_all_of(folder: Path) -> None:
     """End every process that was started with this folder for Ray's files, and those that they start meanwhile."""
     until_s = time.monotonic() + 60
     while time.monotonic() < until_s:
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("RAY_TMPDIR") == str(folder):
-                    process.kill()
-                    found.append(process)
-        if not found:
+        if not (found := list(processes_with(folder))):
             return
-        psutil.wait_procs(found, timeout=1)
+        kill(found, timeout_s=1)
+
+
+def processes_with(folder: Path) -> Iterator[psutil.Process]:
+    """Every process that was started with this folder for Ray's files."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RAY_TMPDIR") == str(folder):
+                yield process
 
 
 def best_s(action: Callable[[], Any], limit_s: float) -> float:
