@@ -36,7 +36,7 @@ def test_killed_at_random_lines_of_the_write(started: Writers, tmp_path: Path) -
     store, rng = open_store(str(tmp_path)), random.Random(1)
     clock = left_unfinished = 0
     for _ in range(KILLS):
-        started.start(store=str(tmp_path), lines=rng.randint(1, 3000), **JOB)
+        started.start(store=str(tmp_path), lines=rng.randint(1, 3800), **JOB)  # of none to some checkpoints
         finished, status = started.ended()
         assert status == signal.SIGKILL
         clock = after_kill(store, max(clock, finished))
