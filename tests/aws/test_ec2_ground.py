@@ -78,13 +78,14 @@ JOB: dict[str, Any] = {
         "budget_usd": 5.0,
     },
 }
-# How every line of a run begins that goes well; it waits for machines that boot.
+# How every line of a run begins that goes well; it waits for machines that boot, on a busy computer for half a minute.
 SAYS = (
     *(
         "clock ",
         "proteus: trains the same job",
         "proteus: ended machines",
         "proteus: the run waits: ",
+        "proteus: no process has printed an error to ",
         "kept s3://",
         "done: ",
         "params_sha256 ",
