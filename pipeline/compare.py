@@ -102,10 +102,8 @@ def depths(
 
 def memory_at(plan: Plan, options: Options, in_flight: int) -> list[float]:
     """Bytes of a device of each stage with so many minibatches in flight per input replica."""
-    limits, rules = (
-        stage_limits([stage.replicas for stage in plan.stages], in_flight),
-        MemoryRules(group=options.group),
-    )
+    limits = stage_limits([stage.replicas for stage in plan.stages], in_flight)
+    rules = MemoryRules(group=options.group)
     return [
         stage_bytes(rules.held(held), stage.parameter_bytes, stage.kept_bytes, options.optimizer_factor)
         + (stage.activation_bytes if stage.recompute else 0.0)

@@ -32,9 +32,8 @@ class BestRule:
 
     def is_better(self, value: float) -> bool:
         """True when parameters with this value are to replace the best. NaN is never better, an equal value neither."""
-        if self.best is None or math.isnan(
-            self.best.value
-        ):  # of an infinite one the log keeps that it is no number
+        # Of an infinite best the log keeps that it is no number.
+        if self.best is None or math.isnan(self.best.value):
             return not math.isnan(value)
         return value < self.best.value if self.mode == "min" else value > self.best.value
 

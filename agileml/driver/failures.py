@@ -106,8 +106,8 @@ def begin_error(what: str, error: Exception) -> RunError:
 
 
 def said_by(error: Exception) -> str:
-    """What Ray says of a process, with what user code in it has raised. It ends up in logs, so addresses in it show no
-    secret."""
+    """The text of Ray's error about a process, which quotes errors of user code in it. It ends up in logs, so addresses
+    in it show no secret."""
     return without_secrets(str(error))
 
 

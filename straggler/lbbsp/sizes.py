@@ -160,10 +160,9 @@ def resolve(state: Allocation, worker: int, speed: float) -> Counts:
     if new == 0 and others_are_idle:
         raise ValueError("speed is 0 and so is every other worker's; expected one that moves")
     if new == 0:
-        room = int(state.high[state.law[:, 0] > 0].sum()) - int(state.high[worker]) * (
-            state.law[worker, 0] > 0
-        )
-        if room < state.total:
+        others = state.law[:, 0] > 0
+        others[worker] = False
+        if (room := int(state.high[others].sum())) < state.total:
             raise ValueError(
                 f"speed is 0, and the others that move have room for {room} units; expected {state.total}"
             )

@@ -159,9 +159,8 @@ def test_the_head_dies_whole_and_another_takes_its_place(cluster: Started, tmp_p
         gcs = of_head(cluster, "gcs_server")
         port = cluster.address.rpartition(":")[2]
         kill([gcs, *tree(of_head(cluster, "raylet"))])
-        for file in cluster.folder.rglob(
-            "ray_current_cluster"
-        ):  # which the nodes of another host do not share
+        # The nodes of another host do not share it.
+        for file in cluster.folder.rglob("ray_current_cluster"):
             file.unlink()
         cluster.start(
             "--head", f"--port={port}", "--num-cpus=0", f"--node-ip-address={HEAD}", f"--temp-dir={cluster.folder}",

@@ -69,9 +69,8 @@ class Judge:
             assert part is not None or not is_kept, (
                 f"{name} has no part {partition} of the cut at {held.clock}"
             )
-            if (
-                part is None
-            ):  # as the driver, which asks again until the cut can be read or is not held any more
+            # As the driver, which asks again until the cut can be read or is not held any more.
+            if part is None:
                 self._seen = None
                 return
             check_counts(self.sim.job, partition, part)

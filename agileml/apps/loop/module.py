@@ -102,10 +102,9 @@ class ScriptModule(TorchModule):
     def script(self) -> Script:
         """The script that runs in this process."""
         if self._script is None:
-            model, is_resident = self.model, bool(self.settings.optimizer)
-            self._script = Script(self.source, model.batch_size, model.threads, is_resident=is_resident)
+            batch_size, is_resident = self.model.batch_size, bool(self.settings.optimizer)
+            self._script = Script(self.source, batch_size, self.threads, is_resident=is_resident)
             self._script.is_quiet = not self._is_shown
-            self._script.threads = self.threads
         return self._script
 
     @property
@@ -231,9 +230,8 @@ class ScriptModule(TorchModule):
             here, again, there = (
                 self._taken(of, numbers) for of in (self._here, self._here, self.data.train)
             )
-            if is_same(here, there) or not is_same(
-                here, again
-            ):  # no two of its own are alike: nobody can say
+            # Where no two of its own are alike, nobody can say.
+            if is_same(here, there) or not is_same(here, again):
                 return
         raise InputError(
             "prepare(): the data set has other items here than on machines, which run the script after "

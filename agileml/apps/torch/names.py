@@ -86,10 +86,10 @@ class ModuleConfig(Section):
         may = self.device == "cuda" or (self.device == "auto" and settings.has_devices)
         return may and torch.cuda.is_available()
 
-    def check_device(self) -> None:
-        """Raise InputError where units want a CUDA device that is not here. The process that started the machines may
-        have none, and evaluates their result on the CPU."""
-        if self.device == "cuda" and not torch.cuda.is_available():
+    def check_device(self, device: torch.device) -> None:
+        """Raise InputError where units want a CUDA device and this process computes on another one. The process that
+        started the machines may have none, and evaluates their result on the CPU."""
+        if self.device == "cuda" and device.type != "cuda":
             raise InputError(
                 "model.device: found cuda, expected auto or cpu: this machine has no CUDA device for the run "
                 "(machines.gpus reserves one)"

@@ -57,8 +57,8 @@ class UnitComputation:
     ) -> Updates:
         """The units' share of the mean gradient over the clock's minibatch, by one backward for each micro batch."""
         app = self._app
-        app.model.check_device()
         stepper = app.stepper
+        app.model.check_device(stepper.device)
         prepared = None
         if app.flat.row_parameters:
             assert len(units) == 1, "units that look rows up are computed one by one"
@@ -160,9 +160,8 @@ class UnitComputation:
             for start, stop in test_items:
                 with seeded(seed, self._app.threads, self._app.stepper.device) as begin:
                     add(found, self._evaluation().of(start, stop, begin))
-            if (
-                ACCURACY not in self._app.metrics()
-            ):  # outputs of varying length look like scores of classes by chance
+            # Outputs of varying length look like scores of classes by chance.
+            if ACCURACY not in self._app.metrics():
                 found.pop(ACCURACY, None)
         return found
 

@@ -60,10 +60,8 @@ class RunFinish:
             if (promise := promises.get(node)) is not None:
                 if all(held != partition for held, _ in promise.backups):
                     return False
-            elif (
-                self._cuts.is_torn or control.is_restarted
-            ):  # a new controller does not know yet what is lost
-                return False
+            elif self._cuts.is_torn or control.is_restarted:
+                return False  # a new controller does not know yet what is lost
         return True
 
     def _write(self) -> None:

@@ -24,7 +24,8 @@ SHORT_S = 0.5  # a notice with less time left does not wait, however short a clo
 MARGIN = 2.0  # the error of what a clock, or a move, is expected to take
 MOST_FAILURES = 5  # groups in a row that may fail without a clock in between
 # Groups may fail for at least so many times `patience_s`: by then the controller has given up a machine that others do
-# not reach. A refused connection fails in some ms; a transport takes 5 s to say that it cannot connect.
+# not reach. A refused connection fails in some ms; a transport says that it cannot connect after 5 s, or after a longer
+# timeout of heartbeats.
 FAILING_FOR = 3.0
 
 
