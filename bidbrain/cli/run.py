@@ -276,9 +276,12 @@ def write_books(
 
     `which` ends the names of the files.
     """
-    if not jobs:
-        return
     ledger = folder / f"ledger{which}.jsonl"
+    if not jobs:
+        if ledger.exists():
+            note = f"{ledger} is that of an earlier simulation: --ledger JOBS writes one of this"
+            say_notes((note,), console)
+        return
     count = write_ledgers(ledger, ledgers_of(experiment, results, jobs))
     prices = ""
     if experiment.setting.pools or MADE in experiment.setting.history.sources:

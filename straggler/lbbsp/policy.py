@@ -96,6 +96,9 @@ class LbBsp(Generic[Worker]):
             raise ValueError(f"units is {units}, minimum {minimum}; expected at least 1 and 0")
         if hold is not None and not 0 <= hold < 1:
             raise ValueError(f"hold is {hold}; expected a share of a clock, at least 0 and below 1")
+        for worker, count in (home or {}).items():
+            if count < 1:  # nothing says how fast it would be
+                raise ValueError(f"worker {worker}: {count} units at home; expected at least 1")
         self.units = units
         self.minimum = minimum
         self.hold = hold

@@ -353,10 +353,14 @@ def test_a_recording_takes_the_place_of_made_prices(capsys, tmp_path: Path, hist
     config = ROOT / "configs" / "simulate_2016.yaml"
     windows = ("--train", "2016-03-01/2016-03-15", "--evaluate", "2016-03-15/2016-03-28")
     market = ("--history", history, *windows, "--types", "c4.xlarge", "--zones", "us-east-1a")
-    job = ("--starts", 2, "--schemes", "on_demand", "--job-hours", 2, "--out", tmp_path / "out")
+    schemes = ("--schemes", "on_demand,standard_agileml")
+    job = ("--starts", 2, *schemes, "--job-hours", 2, "--out", tmp_path / "out")
+    code, said, error = proteus(capsys, "simulate", config, *market, *job, "--ledger", 1)
+    assert code == 0, error
+    assert "the prices are made" not in said and "earlier simulation" not in said
     code, said, error = proteus(capsys, "simulate", config, *market, *job)
     assert code == 0, error
-    assert "the prices are made" not in said
+    assert "ledger.jsonl is that of an earlier simulation" in said
 
 
 def test_interrupting_leaves_one_line_and_no_processes(history: Path, tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ def test_a_worker_that_is_not_measured_has_the_speed_of_its_units_at_home() -> N
     assert policy.plan(("a", "b", "c")).units == (14, 14, 32)  # 10, 10 and .75 x 30 = 22.5 units/s
 
 
+def test_no_worker_has_nothing_at_home() -> None:
+    with pytest.raises(ValueError, match="worker b: 0 units at home; expected at least 1"):
+        LbBsp(60, Memoryless, home={"a": 60, "b": 0})
+
+
 def test_the_time_of_messages_counts() -> None:
     policy: LbBsp[str] = LbBsp(100, Memoryless)
     for far_s in (0.4, 0.4, 7.0):  # one message that waited for something else
