@@ -274,7 +274,8 @@ def write_books(
 ) -> None:
     """Write the first `jobs` jobs of each scheme, and prices that no file of the user's has: of pools, and made ones.
 
-    `which` ends the names of the files.
+    Without `jobs` it writes nothing, and says of a ledger that lies there whose it is. `which` ends the names of the
+    files.
     """
     ledger = folder / f"ledger{which}.jsonl"
     if not jobs:

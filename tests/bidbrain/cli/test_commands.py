@@ -360,6 +360,7 @@ def test_a_recording_takes_the_place_of_made_prices(capsys, tmp_path: Path, hist
     assert "the prices are made" not in said and "earlier simulation" not in said
     code, said, error = proteus(capsys, "simulate", config, *market, *job)
     assert code == 0, error
+    assert "the prices are made" not in said
     assert "ledger.jsonl is that of an earlier simulation" in said
 
 
